@@ -1,0 +1,116 @@
+"""A checkpoint file as evidence: records of what its view and its payload hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_cplife.evidence.checkpoint import CheckpointView
+from pytest_cplife.evidence.observe import flat_values, view_value
+from pytest_cplife.evidence.records import GroupRecord, Record
+from pytest_cplife.evidence.store import TensorStore
+from pytest_cplife.evidence.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptimizer:
+    """One optimizer in a file: state by the file's own key (an FQN, or an integer as text)."""
+
+    state: dict[str, dict[str, Record]]
+    groups: tuple[GroupRecord, ...]
+
+    @property
+    def integer_keys(self) -> bool:
+        keys = [key for group in self.groups for key in group.names] or list(self.state)
+        return bool(keys) and all(key.isdigit() for key in keys)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What a checkpoint file holds.
+
+    Attributes:
+        model: the model's state by key, in the file's order.
+        prefix: what stood before every key.
+        has_metadata: whether the model's state kept the module versions of ``state_dict()``.
+        dtensors: paths of the DTensors anywhere in the payload.
+        storages: for each distinct storage the path of its first tensor, its size in bytes, and
+            the bytes that all tensors over it need.
+        bytes_on_disk: size of the file, or of all files of the directory.
+    """
+
+    model: dict[str, Record]
+    prefix: str
+    has_metadata: bool
+    optimizers: tuple[FileOptimizer, ...]
+    ema: dict[str, Record] | None
+    counters: dict[str, int]
+    dtensors: tuple[str, ...]
+    storages: tuple[tuple[str, int, int], ...]
+    bytes_on_disk: int
+
+
+def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecord:
+    """Record the view of the checkpoint at `path`."""
+    leaves = list(walk(view.payload))
+    return FileRecord(
+        model=_records(view.model, store),
+        prefix=view.prefix,
+        has_metadata=hasattr(view.model, "_metadata"),
+        optimizers=tuple(_optimizer(node, store) for node in view.optimizers),
+        ema=None if view.ema is None else _records(view.ema, store),
+        counters=dict(view.counters),
+        dtensors=tuple(path for path, leaf in leaves if isinstance(leaf, DTensor)),
+        storages=_storages(leaves),
+        bytes_on_disk=_size(path),
+    )
+
+
+def _records(mapping: Mapping[str, Any], store: TensorStore) -> dict[str, Record]:
+    return {str(key): view_value(value, store) for key, value in mapping.items()}
+
+
+def _optimizer(node: Mapping[str, Any], store: TensorStore) -> FileOptimizer:
+    groups = []
+    for index, group in enumerate(node["param_groups"]):
+        values: dict[str, Record] = {}
+        for key, value in group.items():
+            if key not in ("params", "param_names"):
+                values.update(flat_values(value, store, str(key)))
+        names = tuple(str(name) for name in group.get("params", ()))
+        groups.append(GroupRecord(0, index, names, values))
+    state = {
+        str(key): _records(entries, store)
+        for key, entries in node["state"].items()
+        if isinstance(entries, Mapping)
+    }
+    return FileOptimizer(state, tuple(groups))
+
+
+def _storages(leaves: list[tuple[str, Any]]) -> tuple[tuple[str, int, int], ...]:
+    behind: dict[int, tuple[str, int]] = {}
+    needed: dict[int, dict[tuple[int, tuple[int, ...], tuple[int, ...]], int]] = {}
+    for path, leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+            continue
+        local = leaf.to_local() if isinstance(leaf, DTensor) else leaf
+        storage = local.untyped_storage()
+        if not storage.nbytes():
+            continue
+        behind.setdefault(storage.data_ptr(), (path, storage.nbytes()))
+        # Two names of a tied tensor need its bytes once.
+        view = (local.storage_offset(), tuple(local.shape), tuple(local.stride()))
+        needed.setdefault(storage.data_ptr(), {})[view] = local.numel() * local.element_size()
+    return tuple(
+        (path, size, sum(needed[pointer].values())) for pointer, (path, size) in behind.items()
+    )
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,118 @@
+"""What one rank saw of one tensor or value, as plain data that outlives the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["plain", "dtensor", "other"]
+PlacementKind = Literal["replicate", "shard", "strided", "partial", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a tensor lies along one mesh dimension.
+
+    `strided` is FSDP2 over tensor parallelism: as if the mesh dimensions to its right had
+    been sharded first, into `split_factor` pieces in all.
+    """
+
+    kind: PlacementKind
+    dim: int = 0
+    split_factor: int = 1
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "replicate":
+            return "R"
+        if self.kind == "shard":
+            return f"S({self.dim})"
+        if self.kind == "strided":
+            return f"S({self.dim},sf={self.split_factor})"
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class MeshView:
+    """A device mesh as one rank sees it.
+
+    `ranks` is row-major over `shape`; `coordinate` is None where the rank is outside.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    device_type: str
+    coordinate: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor on one rank.
+
+    `shape` and `stride` are global for a DTensor. `digest` names the bytes of the local
+    part in the store; None where there are none to read (a meta tensor). `alias` is equal
+    for tensors that share storage, `identity` for the very same object; both are good
+    within one process only. `storage_bytes` is the size of the storage behind the local part.
+    """
+
+    kind: Kind
+    type_name: str
+    device: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    local_shape: tuple[int, ...]
+    requires_grad: bool
+    mesh: MeshView | None
+    placements: tuple[Placement, ...]
+    digest: str | None
+    storage_bytes: int
+    alias: int
+    identity: int
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def local_numel(self) -> int:
+        count = 1
+        for size in self.local_shape:
+            count *= size
+        return count
+
+    def layout(self) -> str:
+        """Kind, mesh and placements as a reader wants them: ``DTensor fsdp2-tp2 [S(0), R]``."""
+        if self.kind != "dtensor" or self.mesh is None:
+            return self.type_name
+        mesh = "-".join(f"{n}{s}" for n, s in zip(self.mesh.names, self.mesh.shape, strict=True))
+        return f"{self.type_name} {mesh} [{', '.join(map(str, self.placements))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRecord:
+    """A value that is no tensor: its type, and a text by which two of them are compared."""
+
+    type_name: str
+    text: str
+
+
+Record = TensorRecord | ValueRecord
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One param group of one optimizer: the parameters it holds and every other key.
+
+    `names` are FQNs in the group's order; a parameter that is not a live parameter of the
+    model appears as ``"?"`` and its shape.
+    """
+
+    optimizer: int
+    index: int
+    names: tuple[str, ...]
+    values: dict[str, Record]
