@@ -1,0 +1,67 @@
+"""Optimizer state by parameter name, read and restored without a step.
+
+torch's getters make a hidden ``step()`` where an optimizer has no state yet, and
+``Optimizer.load_state_dict`` goes by position; here names decide, and reading only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+Place = Callable[[Tensor, Tensor], Tensor]
+
+
+def plain(value: Any) -> Any:
+    """A full tensor on the CPU for any tensor, everything else as it is. Collective."""
+    if isinstance(value, DTensor):
+        value = value.full_tensor()
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def as_saved(value: Tensor, like: Tensor) -> Tensor:
+    """Place an entry of a plain parameter: where the parameter is, unless it is a scalar."""
+    return value.to(like.device) if value.dim() else value
+
+
+def export_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """State and groups by name, with plain full tensors. Collective."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    state = {
+        names[id(parameter)]: {key: plain(value) for key, value in entries.items()}
+        for parameter, entries in optimizer.state.items()
+    }
+    groups = [
+        {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return {"state": state, "param_groups": groups}
+
+
+def restore_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    saved: Mapping[str, Any],
+    place: Place = as_saved,
+) -> None:
+    """Put back what `export_optimizer` gave; parameters without saved state end without any."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups_of = {name: group for group in saved["param_groups"] for name in group["params"]}
+    live = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    if set(live) != set(groups_of):
+        raise KeyError(f"the file's optimizer has other parameters: {set(live) ^ set(groups_of)}")
+    optimizer.state.clear()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            entries = saved["state"].get(names[id(parameter)])
+            if entries is not None:
+                optimizer.state[parameter] = {
+                    key: place(value.clone(), parameter) if isinstance(value, Tensor) else value
+                    for key, value in entries.items()
+                }
+        source = groups_of[names[id(group["params"][0])]]
+        group.update({key: value for key, value in source.items() if key != "params"})
