@@ -1,0 +1,5 @@
+"""ADAPTER: the adapter itself."""
+
+from pytest_cplife.suite import rule_tests
+
+globals().update(rule_tests("ADAPTER"))

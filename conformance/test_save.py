@@ -1,0 +1,5 @@
+"""SAVE: the plain checkpoint."""
+
+from pytest_cplife.suite import rule_tests
+
+globals().update(rule_tests("SAVE"))

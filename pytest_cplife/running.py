@@ -1,0 +1,158 @@
+"""The run of the suite in one process: what is planned, who judges, what the user is told."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cplife import __version__
+from pytest_cplife.expected import Expectations
+from pytest_cplife.mesh import MeshSpec, parse_meshes
+from pytest_cplife.options import Options
+from pytest_cplife.policy import settle
+from pytest_cplife.report.results import Key, Plan
+from pytest_cplife.rules.model import Outcome, Rule, Verdict
+from pytest_cplife.suite import MESHLESS_GROUPS
+
+if TYPE_CHECKING:
+    from pytest_cplife.session import Session
+
+
+class Running:
+    """Made at the start of pytest, idle until the first conformance module is collected."""
+
+    def __init__(self, options: Options, expectations: Expectations) -> None:
+        self.options = options
+        self.expectations = expectations
+        self.plan: Plan | None = None
+        self._meshes: tuple[MeshSpec, ...] = ()
+        self._session: Session | None = None
+        self._workdir: Path | None = None
+
+    def begin(self) -> tuple[MeshSpec, ...]:
+        """Import the adapter, plan the run, and return the meshes that it is over."""
+        if self.plan is None:
+            from pytest_cplife.rules.registry import all_rules
+
+            rules = all_rules()
+            self._check_require(rules)
+            adapter, own = self._look_at_adapter()
+            self._meshes = self._choose_meshes(own)
+            self.plan = Plan(
+                keys=[
+                    (rule.id, mesh)
+                    for rule in rules
+                    for mesh in (("",) if rule.group in MESHLESS_GROUPS else map(str, self._meshes))
+                ],
+                meshes=[str(spec) for spec in self._meshes],
+                adapter=adapter,
+                environment={
+                    "pytest-cplife": __version__,
+                    "pytest": pytest.__version__,
+                    "python": platform.python_version(),
+                    "platform": platform.platform(terse=True),
+                },
+            )
+        return self._meshes
+
+    def select(self, keys: list[Key]) -> None:
+        """Say what is left of the plan after deselection."""
+        if self.plan is not None:
+            self.plan.selected = keys
+
+    def judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
+        """The verdict of the evidence alone."""
+        limit = self.options.max_world_size
+        if spec is not None and limit is not None and spec.world_size > limit:
+            return Verdict(
+                rule.id,
+                str(spec),
+                Outcome.NOT_RUN,
+                f"{spec} needs {spec.world_size} ranks, --cplife-max-world-size is {limit}",
+            )
+        started = time.perf_counter()
+        verdict = self._open().judge(rule, spec)
+        return replace(verdict, seconds=verdict.seconds or time.perf_counter() - started)
+
+    def settle(self, rule: Rule, verdict: Verdict) -> Verdict:
+        """The verdict after what the user said about strictness and expected failures."""
+        return settle(
+            verdict,
+            rule,
+            strict=self.options.strict,
+            require=self.options.require,
+            expectation=self.expectations.of(rule.id, verdict.mesh),
+        )
+
+    def message(self, rule: Rule, verdict: Verdict) -> str:
+        from pytest_cplife.report.message import failure_message
+
+        return failure_message(rule, verdict, self.options.command(rule.id, verdict.mesh))
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        if self._workdir is not None:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+        self._session = self._workdir = None
+
+    def _open(self) -> Session:
+        if self._session is None:
+            from pytest_cplife.session import Session
+
+            self._workdir = Path(tempfile.mkdtemp(prefix="cplife-"))
+            self._session = Session(self.options.settings(self._workdir))
+            if self.plan is not None:
+                self.plan.environment.update(self._session.environment())
+        return self._session
+
+    def _look_at_adapter(self) -> tuple[dict[str, str], tuple[MeshSpec, ...]]:
+        """What the report says about the adapter, and its meshes.
+
+        An adapter that cannot be used is the business of the rule about adapters; here it
+        is only given the protocol's own meshes, so that the denominator stays what it is.
+        """
+        from pytest_cplife.adapter import LifecycleAdapter
+        from pytest_cplife.loading import AdapterProblem, load_adapter
+        from pytest_cplife.shape import adapter_meshes
+
+        about = {"reference": self.options.adapter}
+        try:
+            adapter = load_adapter(self.options.reference, self.options.base)
+        except AdapterProblem:
+            return about, parse_meshes(LifecycleAdapter.meshes)
+        about["class"] = f"{adapter.__module__}.{adapter.__qualname__}"
+        about["framework"] = str(adapter.framework)
+        about["checkpoint_format"] = str(adapter.checkpoint_format)
+        return about, adapter_meshes(adapter)
+
+    def _choose_meshes(self, own: tuple[MeshSpec, ...]) -> tuple[MeshSpec, ...]:
+        chosen = self.options.meshes or own
+        limit = self.options.max_world_size
+        if self.options.certify:
+            left_out = [str(spec) for spec in own if spec not in chosen]
+            left_out += [str(spec) for spec in own if limit and spec.world_size > limit]
+            if left_out:
+                raise pytest.UsageError(
+                    f"--cplife-certify covers all of the adapter's meshes; {', '.join(left_out)} "
+                    "would be left out by --cplife-mesh or --cplife-max-world-size"
+                )
+        return chosen
+
+    def _check_require(self, rules: Iterable[Rule]) -> None:
+        from pytest_cplife.adapter import ADAPTER_CAPABILITIES, RUN_CAPABILITIES
+
+        known = {*ADAPTER_CAPABILITIES, *RUN_CAPABILITIES, *(n for r in rules for n in r.needs)}
+        unknown = [name for name in self.options.require if name not in known]
+        if unknown:
+            raise pytest.UsageError(
+                f"--cplife-require={','.join(unknown)}: accepted are {', '.join(sorted(known))}"
+            )
