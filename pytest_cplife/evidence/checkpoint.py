@@ -80,7 +80,7 @@ def read_plain_checkpoint(path: Path, serial_model: torch.nn.Module) -> Checkpoi
             " the adapter to say how its parts are read"
         )
     # DTensors in a payload (a fault in itself) unpickle only where their class can be found.
-    import torch.distributed.tensor  # noqa: F401
+    import torch.distributed.tensor
 
     payload = torch.load(path, map_location="cpu", weights_only=False)
     return find_parts(payload, list(serial_model.state_dict()))

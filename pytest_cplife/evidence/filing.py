@@ -104,7 +104,7 @@ def _storages(leaves: list[tuple[str, Any]]) -> tuple[tuple[str, int, int], ...]
             continue
         behind.setdefault(storage.data_ptr(), (path, storage.nbytes()))
         # Two names of a tied tensor need its bytes once.
-        view = (local.storage_offset(), tuple(local.shape), tuple(local.stride()))
+        view = (int(local.storage_offset()), tuple(local.shape), tuple(local.stride()))
         needed.setdefault(storage.data_ptr(), {})[view] = local.numel() * local.element_size()
     return tuple(
         (path, size, sum(needed[pointer].values())) for pointer, (path, size) in behind.items()

@@ -92,6 +92,8 @@ class Rule:
         runs: the scenario runs whose evidence it judges.
         needs: capabilities without which it is not covered.
         events: what the evidence must show for a pass to mean anything (names in `EVENTS`).
+        budgeted: the rule compares two runs after steps, so that the trainer's own measured noise
+            is allowed for.
         since: the version that introduced it.
         check: the pure function from evidence to findings.
     """
@@ -106,6 +108,7 @@ class Rule:
     check: Check = field(repr=False, compare=False)
     needs: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    budgeted: bool = False
     since: str = "0.1"
 
     @property

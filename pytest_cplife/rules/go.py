@@ -1,0 +1,182 @@
+"""GO: stop and go. A run that stopped and resumed, in other processes, equals one that did not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.common import Table, compare, counters
+from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.phases import completes
+from pytest_cplife.rules.registry import rule
+from pytest_cplife.rules.save import file_model, file_state, group_values, scheduler_values
+
+_RUNS = ("uninterrupted", "resumed")
+_MOMENTS = ("after next step", "end")
+
+
+@rule(
+    "GO-01",
+    "a resumed run trains and saves",
+    statement="After a load, train() and a second save() complete on every rank.",
+    why="State that loads but cannot step is found at the first step of an expensive morning.",
+    cause="Optimizer state whose kind or placement is not its parameter's.",
+    runs=("resumed",),
+)
+def resumed_completes(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "GO-01", "resumed")
+
+
+@rule(
+    "GO-02",
+    "weights equal the uninterrupted run's",
+    statement="After one step and at the end, the resumed run's weights equal the uninterrupted"
+    " run's: bit for bit, or within the trainer's own measured noise.",
+    why="This is what a checkpoint is for.",
+    cause="Something that steers the next step did not come back: moments, step counts, lr, data"
+    " position or random streams; the LOAD, OPT and SCHED rules say which.",
+    runs=_RUNS,
+    budgeted=True,
+    events=("weights moved on",),
+)
+def weights_equal(case: Case) -> Iterator[Finding]:
+    yield from _equal(case, "weights", "parameters")
+
+
+@rule(
+    "GO-03",
+    "optimizer state equals the uninterrupted run's",
+    statement="After one step and at the end, the resumed run's optimizer state equals the"
+    " uninterrupted run's.",
+    why="Weights can agree for a step or two while moments already differ.",
+    cause="As for GO-02; where weights agree and moments do not, gradients or step counts differ.",
+    runs=_RUNS,
+    budgeted=True,
+    events=("optimizer state",),
+)
+def optimizer_equal(case: Case) -> Iterator[Finding]:
+    yield from _equal(case, "optimizer state", "optimizer_state")
+
+
+@rule(
+    "GO-04",
+    "losses equal the uninterrupted run's",
+    statement="Each loss after the resume equals the uninterrupted run's at that step.",
+    why="A first loss that differs while weights agree points at data position or randomness.",
+    cause="The data loader starts again, or random streams are not those of the uninterrupted run.",
+    runs=_RUNS,
+    budgeted=True,
+)
+def losses_equal(case: Case) -> Iterator[Finding]:
+    stretches = ["next"]
+    if all("rest" in journal.losses for journal in case["uninterrupted"].ranks):
+        stretches.append("rest")
+    expected = case["uninterrupted"].losses(*stretches)[0]
+    observed = case["resumed"].losses(*stretches)[0]
+    if len(expected) != len(observed):
+        yield Violation("losses", f"{len(expected)}", f"{len(observed)}", "resumed")
+    worst, allowed = 0.0, 0.0
+    for number, (a, b) in enumerate(zip(expected, observed, strict=False), start=1):
+        gap = abs(a - b) if a != b else 0.0
+        budget = case.noise.budget("losses", str(number))
+        worst, allowed = max(worst, gap), max(allowed, budget)
+        if gap > budget or math.isnan(gap):
+            yield Violation(
+                f"loss {number} after the load",
+                repr(a),
+                repr(b),
+                "resumed",
+                difference=gap,
+                budget=budget,
+                step=number,
+            )
+    yield Measurement(f"losses ({len(expected)} compared)", worst, allowed)
+
+
+@rule(
+    "GO-05",
+    "counters and schedules equal the uninterrupted run's",
+    statement="At the end, counters, schedulers and hyperparameters of the resumed run equal the"
+    " uninterrupted run's.",
+    why="An offset here shows at the next milestone, long after anybody looks at the resume.",
+    cause="A counter restored but not advanced, or advanced twice.",
+    runs=_RUNS,
+    events=("steps before the save",),
+)
+def counters_equal(case: Case) -> Iterator[Finding]:
+    a, b = case["uninterrupted"].at("end"), case["resumed"].at("end")
+    pairs: tuple[tuple[str, Table, Table], ...] = (
+        ("counters", counters(a), counters(b)),
+        ("schedulers", scheduler_values(a), scheduler_values(b)),
+        ("hyperparameters", group_values(a), group_values(b)),
+    )
+    for what, x, y in pairs:
+        yield from compare(case, case["resumed"].assembler, what, x, y, moment=b.label)
+
+
+@rule(
+    "GO-06",
+    "buffers equal the uninterrupted run's",
+    statement="At the end the resumed run's buffers equal the uninterrupted run's.",
+    why="Running statistics steer evaluation, which nobody compares between runs.",
+    cause="Buffers restored on rank 0 only, or updated by the load's own forward.",
+    runs=_RUNS,
+    budgeted=True,
+    events=("buffers",),
+)
+def buffers_equal(case: Case) -> Iterator[Finding]:
+    yield from _equal(case, "buffers", "buffers")
+
+
+def _equal(case: Case, what: str, table: str) -> Iterator[Finding]:
+    run, other = case["uninterrupted"], case["resumed"]
+    for moment in _MOMENTS:
+        a, b = run.at(moment), other.at(moment)
+        yield from compare(
+            case,
+            run.assembler,
+            what,
+            getattr(a, table),
+            getattr(b, table),
+            moment=b.label,
+            noisy_at=moment,
+        )
+
+
+@rule(
+    "GO-07",
+    "the checkpoint is not the end",
+    statement="Weights at the end of the uninterrupted run differ from those at the save point.",
+    why="If nothing changes after the save, that resumed equals uninterrupted says nothing.",
+    cause="Training that stopped before the save: an lr that has reached 0, or data that ran out.",
+    runs=("uninterrupted",),
+    events=("trainable parameters",),
+)
+def intermediate_differs(case: Case) -> Iterator[Finding]:
+    run = case["uninterrupted"]
+    a, b = run.at("at save point").parameters, run.at("end").parameters
+    moved = [name for name in a if run.assembler.digest(a[name]) != run.assembler.digest(b[name])]
+    if not moved:
+        yield Violation("all weights", "moved after the save point", "none has", "end")
+    yield Measurement("weights that stood still", float(len(a) - len(moved)), math.inf)
+
+
+@rule(
+    "GO-08",
+    "a second checkpoint holds live values",
+    statement="What a resumed run saves holds its own live weights and optimizer state, as full"
+    " plain tensors.",
+    why="A manager that keeps the loaded state saves it again and again: only the second resume"
+    " shows it.",
+    cause="Live objects replaced by loaded copies in the dictionary that is saved.",
+    runs=("resumed", "files"),
+)
+def second_generation(case: Case) -> Iterator[Finding]:
+    run, live = case["resumed"], case["resumed"].at("end")
+    file = case["files"].file("saved again")
+    for path in file.dtensors:
+        yield Violation(path, "a plain tensor", "a DTensor", "second file")
+    yield from file_model(case, file, run, live, "second file")
+    if file.optimizers:
+        yield from file_state(case, file, run, live, "second file")

@@ -1,0 +1,315 @@
+"""SAVE: the plain checkpoint, and that writing it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_cplife.evidence.filing import FileRecord
+from pytest_cplife.evidence.records import Record, TensorRecord
+from pytest_cplife.evidence.run import Moment, RunEvidence
+from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.common import Table, compare, counters, same_layout
+from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.param import serial_tensors
+from pytest_cplife.rules.phases import completes
+from pytest_cplife.rules.registry import rule
+
+_FILE = ("saving", "files")
+_BLOAT = 1.2
+
+
+@rule(
+    "SAVE-01",
+    "saving completes",
+    statement="save(path) completes on every rank, and when it has, the checkpoint is there for all"
+    " of them.",
+    why="A rank that returns early loads, or is killed, before the file is whole.",
+    cause="A missing barrier after the write, or a gather that not every rank enters.",
+    runs=("saving",),
+)
+def saving_completes(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "SAVE-01", "saving")
+    for rank, there in enumerate(case["saving"].fact("saved")):
+        if not there:
+            yield Violation(
+                "checkpoint", "at the path that was given", "nothing", "saving", ranks=(rank,)
+            )
+
+
+@rule(
+    "SAVE-02",
+    "no dtensor in the file",
+    statement="The payload holds no DTensor, however deep: model, optimizers, averages, objects.",
+    why="A pickled DTensor carries one rank's shard and a mesh that exists nowhere else.",
+    cause="state_dict() saved as it is, or a conversion that stops at the model.",
+    runs=_FILE,
+)
+def no_dtensor(case: Case) -> Iterator[Finding]:
+    file = case["files"].file("saved")
+    for path in file.dtensors:
+        yield Violation(path, "a plain tensor", "a DTensor", "file")
+
+
+@rule(
+    "SAVE-03",
+    "the file reads without a process group",
+    statement="A process without a process group reads the checkpoint, on the CPU, and finds the"
+    " model's state in it.",
+    why="A file that only its own cluster can read is no archive, and evaluation cannot use it.",
+    cause="Tensors of another device or DTensors in the payload, or a layout that is not known:"
+    " then override read_checkpoint.",
+    runs=_FILE,
+)
+def file_reads(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "SAVE-03", "files")
+    case["files"].file("saved")
+
+
+@rule(
+    "SAVE-04",
+    "file keys are the serial keys",
+    statement="The model's state in the file has exactly the keys of the serial model's"
+    " state_dict(), in its order, placeholders included.",
+    why="Another key is a weight that is silently left at its initial value, or a refused load.",
+    cause="A wrapper's prefix (module., _orig_mod., _checkpoint_wrapped_module.), a filter on"
+    " requires_grad, or buffers left out.",
+    runs=("serial", *_FILE),
+)
+def file_keys(case: Case) -> Iterator[Finding]:
+    file = case["files"].file("saved")
+    expected = list(serial_tensors(case, "state_dict"))
+    keys = [key for key, value in file.model.items() if isinstance(value, TensorRecord)]
+    if file.prefix:
+        yield Violation(
+            f"{file.prefix}*", "keys without a prefix", f"prefix {file.prefix!r}", "file"
+        )
+    for name in expected:
+        if name not in keys:
+            yield Violation(name, "in the file", "missing", "file")
+    for key in keys:
+        if key not in expected:
+            yield Violation(key, "no such key", "in the file", "file")
+    if sorted(keys) == sorted(expected) and keys != expected:
+        at = next(i for i, (a, b) in enumerate(zip(keys, expected, strict=True)) if a != b)
+        yield Violation(keys[at], f"{expected[at]} at position {at}", keys[at], "file")
+
+
+@rule(
+    "SAVE-05",
+    "file holds the full live values",
+    statement="Each parameter and persistent buffer in the file has the full shape, the dtype and,"
+    " bit for bit, the value that the ranks' shards make up just before the save.",
+    why="One rank's shard, a rounded or an older value is what every later run starts from.",
+    cause="to_local() instead of full_tensor(), a gather in another order than the sharding, a"
+    " cast, or a copy taken at another time.",
+    runs=_FILE,
+)
+def file_values(case: Case) -> Iterator[Finding]:
+    run = case["saving"]
+    yield from file_model(case, case["files"].file("saved"), run, run.at("before save"), "file")
+
+
+def file_model(
+    case: Case, file: FileRecord, run: RunEvidence, live: Moment, moment: str
+) -> Iterator[Finding]:
+    """Compare the model's state in a file with the live one."""
+    persistent = set(live.ranks[0].persistent)
+    expected = {
+        name: records
+        for name, records in (live.parameters | live.buffers).items()
+        if name in persistent and name in file.model
+    }
+    observed = {name: [file.model[name]] for name in expected}
+    yield from compare(
+        case, run.assembler, "weights in the file", expected, observed, moment=moment
+    )
+
+
+@rule(
+    "SAVE-06",
+    "file holds the full optimizer state",
+    statement="For each parameter with optimizer state the file has every entry, in full shape and"
+    " with the live value, bit for bit.",
+    why="Without its moments Adam's next steps are those of a fresh start, at a late step's lr.",
+    cause="Only rank 0's shard of the state is written, or entries of some parameters are dropped.",
+    runs=_FILE,
+    events=("optimizer state",),
+)
+def file_optimizer(case: Case) -> Iterator[Finding]:
+    run = case["saving"]
+    yield from file_state(case, case["files"].file("saved"), run, run.at("before save"), "file")
+
+
+def file_state(
+    case: Case, file: FileRecord, run: RunEvidence, live: Moment, moment: str
+) -> Iterator[Finding]:
+    """Compare the optimizer state in a file with the live one."""
+    if not file.optimizers:
+        raise NotCovered(
+            "no optimizer state was recognised in the file (a mapping with 'state' and"
+            " 'param_groups'); OPT-01 and OPT-02 judge what comes back"
+        )
+    observed: dict[str, list[Record]] = {}
+    for position, optimizer in enumerate(file.optimizers):
+        names = _names_by_key(file, position, live)
+        for key, entries in optimizer.state.items():
+            for entry, record in entries.items():
+                observed[f"{names.get(key, key)}[{entry}]"] = [record]
+    # A file may keep a step count as a number where the optimizer has a tensor, or the reverse;
+    # whether it comes back as what it was is for OPT-07 to say.
+    expected: dict[str, list[Record]] = {
+        name: records
+        for name, records in live.optimizer_state.items()
+        if name not in observed or type(records[0]) is type(observed[name][0])
+    }
+    observed = {n: r for n, r in observed.items() if n in expected or n not in live.optimizer_state}
+    yield from compare(
+        case, run.assembler, "optimizer state in the file", expected, observed, moment=moment
+    )
+
+
+def _names_by_key(file: FileRecord, position: int, live: Moment) -> dict[str, str]:
+    """FQN by integer key, by the order of the live groups; nothing to map where keys are FQNs."""
+    if not file.optimizers[position].integer_keys:
+        return {}
+    keys = [key for group in file.optimizers[position].groups for key in group.names]
+    names = [name for group in live.groups if group.optimizer == position for name in group.names]
+    return dict(zip(keys, names, strict=False))
+
+
+@rule(
+    "SAVE-07",
+    "saving changes nothing",
+    statement="Right after a save every parameter, buffer, optimizer entry, hyperparameter,"
+    " scheduler entry, counter and random stream of every rank is what it was before.",
+    why="A run that is saved often is then another run than one that is not.",
+    cause="A hidden optimizer step that materialises state, a state_dict() whose tensors are"
+    " converted in place, or random numbers drawn for a file name.",
+    runs=("saving",),
+    events=("trainable parameters",),
+)
+def saving_is_silent(case: Case) -> Iterator[Finding]:
+    run = case["saving"]
+    yield from unchanged(case, run, run.at("before save"), run.at("after save"))
+
+
+def unchanged(case: Case, run: RunEvidence, before: Moment, after: Moment) -> Iterator[Finding]:
+    """Compare everything that two moments of one run have."""
+    pairs: list[tuple[str, Table, Table]] = [
+        ("weights", before.parameters, after.parameters),
+        ("buffers", before.buffers, after.buffers),
+        ("optimizer state", before.optimizer_state, after.optimizer_state),
+        ("averages", before.ema, after.ema),
+        ("counters", counters(before), counters(after)),
+        ("hyperparameters", group_values(before), group_values(after)),
+        ("scheduler", scheduler_values(before), scheduler_values(after)),
+    ]
+    for what, expected, observed in pairs:
+        yield from compare(case, run.assembler, what, expected, observed, moment=after.label)
+    yield from same_layout(before.parameters, after.parameters, moment=after.label)
+    for a, b in zip(before.ranks, after.ranks, strict=True):
+        for stream, state in a.rng.items():
+            if b.rng.get(stream) != state:
+                yield Violation(
+                    f"{stream} random stream", "untouched", "moved", after.label, ranks=(a.rank,)
+                )
+        for name in a.parameters.keys() & b.parameters.keys():
+            if a.parameters[name].identity != b.parameters[name].identity:
+                yield Violation(
+                    name, "the same object", "another object", after.label, ranks=(a.rank,)
+                )
+
+
+def group_values(moment: Moment) -> dict[str, list[Record]]:
+    """Every key of every param group, named ``optimizer 0 group 1: lr``."""
+    tables = [
+        {
+            f"optimizer {group.optimizer} group {group.index}: {key}": value
+            for group in snapshot.groups
+            for key, value in group.values.items()
+        }
+        for snapshot in moment.ranks
+    ]
+    return {key: [t[key] for t in tables] for key in tables[0] if all(key in t for t in tables)}
+
+
+def scheduler_values(moment: Moment) -> dict[str, list[Record]]:
+    """Every entry of every scheduler's state."""
+    tables = [
+        {
+            f"scheduler {position}: {key}": value
+            for position, scheduler in enumerate(snapshot.schedulers)
+            for key, value in scheduler.items()
+        }
+        for snapshot in moment.ranks
+    ]
+    return {key: [t[key] for t in tables] for key in tables[0] if all(key in t for t in tables)}
+
+
+@rule(
+    "SAVE-08",
+    "a run that saves goes on like one that does not",
+    statement="Weights and optimizer state of a run that saved equal, to the end, those of a run"
+    " that never did.",
+    why="What a save leaves behind (hooks, state, an advanced stream) shows steps later.",
+    cause="As for SAVE-07, in places that a snapshot does not see.",
+    runs=("uninterrupted", "saving"),
+    budgeted=True,
+    events=("weights moved",),
+)
+def saving_leaves_no_trace(case: Case) -> Iterator[Finding]:
+    run, other = case["uninterrupted"], case["saving"]
+    for moment in ("after next step", "end"):
+        a, b = run.at(moment), other.at(moment)
+        for what, x, y in (
+            ("weights", a.parameters, b.parameters),
+            ("optimizer state", a.optimizer_state, b.optimizer_state),
+        ):
+            yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+
+
+@rule(
+    "SAVE-09",
+    "saving before the first step changes nothing",
+    statement="A save before the first optimizer step changes no state, and the first step after"
+    " it equals that of a run that never saved.",
+    why="Many trainers save at step 0; if that materialises Adam's state by a hidden step, every"
+    " bias correction from then on is off by one.",
+    cause="get_optimizer_state_dict() of torch.distributed.checkpoint on an optimizer without"
+    " state runs optimizer.step() with lr 0.",
+    runs=("uninterrupted", "early"),
+    budgeted=True,
+)
+def early_save_is_silent(case: Case) -> Iterator[Finding]:
+    if case.declared.save_points != "any":
+        raise NotCovered(f"save_points is {case.declared.save_points!r}")
+    yield from completes(case, "SAVE-09", "early")
+    run, early = case["uninterrupted"], case["early"]
+    yield from unchanged(case, early, early.at("start"), early.at("after save"))
+    moment = "after first step"
+    a, b = run.at(moment), early.at(moment)
+    for what, x, y in (
+        ("weights", a.parameters, b.parameters),
+        ("optimizer state", a.optimizer_state, b.optimizer_state),
+    ):
+        yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+
+
+@rule(
+    "SAVE-10",
+    "the file holds only what is needed",
+    statement="No tensor in the file drags a storage along that is much larger than itself.",
+    why="A shard saved as a view writes the whole tensor: files of world size times their content.",
+    cause="torch.save of a slice or of a view into a flat buffer; clone() it.",
+    level="should",
+    runs=_FILE,
+)
+def no_bloat(case: Case) -> Iterator[Finding]:
+    file = case["files"].file("saved")
+    for path, size, needed in file.storages:
+        # A few hundred bytes of rounding are nobody's fault.
+        if size > needed * _BLOAT + 512:
+            yield Violation(path, f"{needed} bytes", f"a storage of {size} bytes", "file")
+    total = sum(size for _, size, _ in file.storages)
+    need = sum(needed for _, _, needed in file.storages)
+    yield Measurement("bytes stored per byte needed", total / max(need, 1), _BLOAT)

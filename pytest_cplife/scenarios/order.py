@@ -1,0 +1,126 @@
+"""What a scenario's ranks are told, and the first things each of them does."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pytest_cplife.adapter import (
+    RUN_CAPABILITIES,
+    LifecycleAdapter,
+    RankContext,
+    TrainingRun,
+    overridden,
+)
+from pytest_cplife.evidence.journal import Recorder
+from pytest_cplife.evidence.store import TensorStore
+from pytest_cplife.launchers.base import Rank
+from pytest_cplife.loading import load_adapter
+from pytest_cplife.mesh import MeshSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One scenario run, as a value that travels to every rank.
+
+    Attributes:
+        adapter: where the adapter is found.
+        spec: the mesh of the run, None for a serial one.
+        folder: the run's own folder: journals, the trainer's workdir, what it saves.
+        store: the folder of tensor contents.
+        steps: optimizer steps before the save and after it.
+        seed: the seed of the run.
+        source: the checkpoint that the run reads, where it reads one.
+        second_source: another one.
+    """
+
+    adapter: str
+    spec: MeshSpec | None
+    folder: Path
+    store: Path
+    steps: tuple[int, int]
+    seed: int
+    source: Path | None = None
+    second_source: Path | None = None
+
+    @property
+    def output(self) -> Path:
+        """Where the run saves to."""
+        return self.folder / "saved" / "checkpoint"
+
+    def journal(self, rank: int) -> Path:
+        return self.folder / f"rank{rank}.journal"
+
+    def prepare(self) -> None:
+        """Make the folders, before any rank looks at them."""
+        (self.folder / "workdir").mkdir(parents=True)
+        self.output.parent.mkdir()
+
+    def serially(self) -> Order:
+        return replace(self, spec=None)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One rank of a scenario: its adapter, its recorder and its context."""
+
+    order: Order
+    rank: Rank
+    adapter: LifecycleAdapter
+    recorder: Recorder
+
+    def start(self) -> TrainingRun:
+        """Start the trainer and take the first snapshot."""
+        with self.recorder.phase("start"):
+            seed_streams(self.order.seed, self.rank.rank, 0)
+            run = self.adapter.start(self.context())
+            if not isinstance(run, TrainingRun):
+                raise TypeError(f"start() returned {type(run).__name__}; a TrainingRun is expected")
+        self.recorder.fact("device", str(self.rank.device))
+        self.recorder.fact(
+            "capabilities", sorted(overridden(type(run), TrainingRun, RUN_CAPABILITIES))
+        )
+        return run
+
+    def context(self) -> RankContext:
+        serial = self.order.spec is None
+        return RankContext(
+            spec=self.order.spec,
+            rank=self.rank.rank,
+            world_size=1 if serial else self.rank.world_size,
+            device=self.rank.device,
+            seed=self.order.seed,
+            workdir=self.order.folder / "workdir",
+            mesh_factory=None if self.rank.serial else self.rank.mesh,
+        )
+
+    def align(self) -> None:
+        """Give the random streams of compared runs the same state, unless the trainer does it."""
+        if self.adapter.rng_policy != "restore":
+            seed_streams(self.order.seed, self.rank.rank, 1)
+
+    def close(self, run: TrainingRun) -> None:
+        with self.recorder.phase("close"):
+            run.close()
+
+
+def set_stage(rank: Rank, order: Order) -> Stage:
+    """Build adapter and recorder on this rank."""
+    return Stage(
+        order=order,
+        rank=rank,
+        adapter=load_adapter(order.adapter)(),
+        recorder=Recorder(rank.rank, order.journal(rank.rank), TensorStore(order.store)),
+    )
+
+
+def seed_streams(seed: int, rank: int, moment: int) -> None:
+    """Seed torch (every device), NumPy and ``random`` from a hash, so that ranks never collide."""
+    words = np.random.SeedSequence([seed, rank, moment]).generate_state(3)
+    torch.manual_seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    random.seed(int(words[2]))

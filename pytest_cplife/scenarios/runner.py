@@ -1,0 +1,134 @@
+"""Making runs: each at most once per session, each on the world that its kind asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_cplife.adapter import LifecycleAdapter
+from pytest_cplife.evidence.assemble import Assembler
+from pytest_cplife.evidence.journal import RankJournal, read_journal
+from pytest_cplife.evidence.run import RunEvidence, RunFailure
+from pytest_cplife.evidence.store import TensorStore
+from pytest_cplife.launchers.base import Launcher, World, WorldFailure
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.scenarios.order import Order
+from pytest_cplife.scenarios.table import RUNS, RunKind
+from pytest_cplife.settings import Settings
+
+
+class Runner:
+    """Makes the runs that rules ask for and keeps their evidence."""
+
+    def __init__(
+        self, settings: Settings, adapter: type[LifecycleAdapter], launcher: Launcher
+    ) -> None:
+        self._settings = settings
+        self._adapter = adapter
+        self._launcher = launcher
+        self._store = settings.workdir / "tensors"
+        self._store.mkdir(parents=True, exist_ok=True)
+        self._assembler = Assembler(TensorStore(self._store))
+        self._made: dict[tuple[str, MeshSpec | None, MeshSpec | None], RunEvidence] = {}
+
+    def run(self, name: str, spec: MeshSpec | None, partner: MeshSpec | None = None) -> RunEvidence:
+        """The evidence of the run `name` on `spec`; made when first asked for.
+
+        Args:
+            partner: the mesh whose checkpoint is read, for the runs that read another mesh's.
+        """
+        kind = RUNS[name]
+        key = (
+            name,
+            None if kind.per_session else spec,
+            partner if kind.partner else None,
+        )
+        if key not in self._made:
+            self._made[key] = self._make(kind, spec, partner)
+        return self._made[key]
+
+    def source_of(
+        self, kind: RunKind, spec: MeshSpec | None, partner: MeshSpec | None
+    ) -> MeshSpec | None:
+        """The mesh on which the checkpoint that a run reads is saved."""
+        return partner if kind.partner else spec
+
+    def _make(self, kind: RunKind, spec: MeshSpec | None, partner: MeshSpec | None) -> RunEvidence:
+        source = second = None
+        if kind.after:
+            origin = self.source_of(kind, spec, partner)
+            before = self.run(kind.after, origin)
+            source = self._order(RUNS[kind.after], origin).output
+            if not before.completed(kind.source_phase) or not source.exists():
+                return RunEvidence(kind.name, spec, (), None, self._assembler, held_back=kind.after)
+        if kind.also_after:
+            self.run(kind.also_after, spec)
+            second = self._order(RUNS[kind.also_after], spec).output
+        order = self._order(kind, spec, partner, source, second)
+        order.prepare()
+        if kind.name in ("serial", "files"):
+            order = order.serially()
+        return self._execute(kind, order, spec)
+
+    def _order(
+        self,
+        kind: RunKind,
+        spec: MeshSpec | None,
+        partner: MeshSpec | None = None,
+        source: Path | None = None,
+        second: Path | None = None,
+    ) -> Order:
+        place = "session" if kind.per_session else str(spec)
+        name = f"{kind.name}-{partner}" if kind.partner else kind.name
+        return Order(
+            adapter=self._settings.adapter,
+            spec=spec,
+            folder=self._settings.workdir / place / name,
+            store=self._store,
+            steps=self._steps(),
+            seed=self._settings.seed,
+            source=source,
+            second_source=second,
+        )
+
+    def _steps(self) -> tuple[int, int]:
+        """Steps before and after the save, moved to the next epoch's end where saves need one."""
+        before, after = self._settings.steps
+        if self._adapter.save_points == "epoch_end":
+            epoch = self._adapter.steps_per_epoch or 1
+            before = -(-before // epoch) * epoch
+        return before, after
+
+    def _world(self, kind: RunKind, spec: MeshSpec | None) -> World:
+        if kind.world == "serial":
+            return self._launcher.serial_world(kind.lane)
+        assert spec is not None
+        bare = self._adapter.initialises_process_group
+        return self._launcher.world(spec.world_size, kind.lane, bare=bare)
+
+    def _execute(self, kind: RunKind, order: Order, spec: MeshSpec | None) -> RunEvidence:
+        world = self._world(kind, spec)
+        failure = None
+        try:
+            world.run(kind.script, order, timeout=self._settings.timeout)
+        except WorldFailure as error:
+            failure = error
+        journals = tuple(read_journal(order.journal(rank)) for rank in range(world.size))
+        return RunEvidence(
+            name=kind.name,
+            spec=spec,
+            ranks=journals,
+            failure=None if failure is None else _explain(failure, journals),
+            assembler=self._assembler,
+        )
+
+
+def _explain(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> RunFailure:
+    primary = failure.primary
+    # A rank that hangs or dies with its journal closed was between phases; another rank may know.
+    phases = [journals[primary.rank].open_phase, *(journal.open_phase for journal in journals)]
+    return RunFailure(
+        phase=next((phase for phase in phases if phase), ""),
+        ranks=tuple(f.rank for f in failure.failures if not f.secondary),
+        headline=primary.headline(),
+        detail=str(failure),
+    )

@@ -1,0 +1,189 @@
+"""What is done to a trainer: one function per scenario, run on every rank.
+
+A script only drives and records; what it means is for the rules to say. Each part that the
+trainer may fail in is a phase, so that the journal tells where it ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from pytest_cplife.adapter import TrainingRun
+from pytest_cplife.evidence.filing import view_file
+from pytest_cplife.evidence.observe import view_tensor
+from pytest_cplife.evidence.records import TensorRecord
+from pytest_cplife.evidence.snapshot import module_tensors
+from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
+from pytest_cplife.scenarios.placeholders import call_placeholders
+
+
+def uninterrupted(rank: Rank, order: Order) -> None:
+    """Start and train to the end without ever saving."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    stage.recorder.moment("start", run)
+    stage.recorder.fact("placeholders", call_placeholders(run.model, stage.adapter.placeholders))
+    _train_to_save_point(stage, run)
+    stage.recorder.moment("at save point", run)
+    stage.align()
+    _train_on(stage, run)
+    stage.close(run)
+
+
+def saving(rank: Rank, order: Order) -> None:
+    """The same, with a save on the way."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    _train_to_save_point(stage, run)
+    stage.recorder.moment("before save", run)
+    with stage.recorder.phase("save"):
+        run.save(order.output)
+    stage.recorder.fact("saved", order.output.exists())
+    stage.recorder.moment("after save", run)
+    stage.align()
+    _train_on(stage, run)
+    stage.close(run)
+
+
+def early(rank: Rank, order: Order) -> None:
+    """Save before the first step, then make it."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    stage.recorder.moment("start", run)
+    with stage.recorder.phase("save"):
+        run.save(order.output)
+    stage.recorder.moment("after save", run)
+    with stage.recorder.phase("train"):
+        stage.recorder.train("first", run, 1)
+    stage.recorder.moment("after first step", run)
+    stage.close(run)
+
+
+def resumed(rank: Rank, order: Order) -> None:
+    """In fresh processes: load what `saving` saved, train to the end, save again."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    stage.recorder.moment("start", run)
+    _load(stage, run)
+    stage.align()
+    _train_on(stage, run)
+    with stage.recorder.phase("save again"):
+        run.save(order.output)
+    stage.close(run)
+
+
+def crossed(rank: Rank, order: Order) -> None:
+    """Load what was saved on another mesh."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    stage.recorder.moment("start", run)
+    _load(stage, run)
+    stage.close(run)
+
+
+def serial(rank: Rank, order: Order) -> None:
+    """The serial model, and a serial run of one step, without a process group."""
+    stage = set_stage(rank, order)
+    with stage.recorder.phase("build"):
+        for time in ("first", "second"):
+            module = stage.adapter.build_serial_model()
+            stage.recorder.fact(f"{time} build", _module(stage, module))
+    try:
+        run = stage.start()
+    except NotImplementedError as reason:
+        stage.recorder.absent("start", f"no serial run is offered ({reason or 'start() refuses'})")
+        return
+    stage.recorder.moment("start", run)
+    with stage.recorder.phase("train"):
+        stage.recorder.train("first", run, 1)
+    stage.recorder.moment("after first step", run)
+    stage.close(run)
+
+
+def files(rank: Rank, order: Order) -> None:
+    """Read what was saved, without a process group."""
+    stage = set_stage(rank, order)
+    assert order.source is not None
+    for name, path in (("saved", order.source), ("saved again", order.second_source)):
+        if path is None or not path.exists():
+            continue
+        with stage.recorder.phase(f"read {name}"):
+            view = stage.adapter.read_checkpoint(path)
+        stage.recorder.file(name, view_file(path, view, stage.recorder.store))
+        del view
+    with stage.recorder.phase("load serial"):
+        module = stage.adapter.load_serial(order.source)
+    stage.recorder.fact("loaded serial", _module(stage, module))
+
+
+def refusal(rank: Rank, order: Order) -> None:
+    """Start a distributed run where there is no process group."""
+    stage = set_stage(rank, order)
+    try:
+        run = stage.adapter.start(stage.context())
+    except Exception as error:
+        stage.recorder.fact("refusal", f"{type(error).__name__}: {error}")
+        return
+    stage.recorder.fact("refusal", "")
+    run.close()
+
+
+def _train_to_save_point(stage: Stage, run: TrainingRun) -> None:
+    before, _ = stage.order.steps
+    with stage.recorder.phase("train"):
+        stage.recorder.train("first", run, 1)
+        stage.recorder.moment("after first step", run)
+        if before > 1:
+            stage.recorder.train("before", run, before - 1)
+
+
+def _train_on(stage: Stage, run: TrainingRun) -> None:
+    _, after = stage.order.steps
+    with stage.recorder.phase("train on"):
+        stage.recorder.train("next", run, 1)
+        stage.recorder.moment("after next step", run)
+        if after > 1:
+            stage.recorder.train("rest", run, after - 1)
+    stage.recorder.moment("end", run)
+
+
+def _load(stage: Stage, run: TrainingRun) -> None:
+    assert stage.order.source is not None
+    before = _content(stage.order.source) if stage.rank.rank == 0 else ""
+    with stage.recorder.phase("load"):
+        run.load(stage.order.source)
+        run.ready()
+    stage.recorder.moment("after load", run)
+    after = _content(stage.order.source) if stage.rank.rank == 0 else ""
+    stage.recorder.fact("file unchanged", before == after)
+
+
+def _module(stage: Stage, module: torch.nn.Module) -> dict[str, dict[str, TensorRecord]]:
+    return {
+        what: {
+            name: view_tensor(tensor, stage.recorder.store)
+            for name, tensor in module_tensors(module, what).items()
+        }
+        for what in ("parameters", "buffers")
+    } | {
+        "state_dict": {
+            name: view_tensor(value, stage.recorder.store)
+            for name, value in module.state_dict().items()
+            if torch.is_tensor(value)
+        }
+    }
+
+
+def _content(path: Path) -> str:
+    """A digest of a file, or of a folder's names and files."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        digest.update(str(file.relative_to(path.parent)).encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()

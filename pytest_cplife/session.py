@@ -1,0 +1,214 @@
+"""A session: one adapter, its settings, its runs, and the verdicts on them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import replace
+
+from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
+from pytest_cplife.evidence.run import RunEvidence, Unanswered
+from pytest_cplife.launchers import make_launcher
+from pytest_cplife.launchers.base import Launcher
+from pytest_cplife.loading import check_adapter, load_adapter
+from pytest_cplife.mesh import MeshSpec, parse_meshes
+from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
+from pytest_cplife.rules.events import unseen
+from pytest_cplife.rules.model import Measurement, Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.noise import measure_noise
+from pytest_cplife.rules.phases import owner
+from pytest_cplife.scenarios.runner import Runner
+from pytest_cplife.scenarios.table import RUNS
+from pytest_cplife.settings import Settings
+
+
+class Session:
+    """Judges rules on meshes; makes the runs that they need when first asked.
+
+    Usable without pytest::
+
+        with Session(Settings(adapter="mymod:Adapter", workdir=folder)) as session:
+            verdict = session.judge(get_rule("GO-02"), MeshSpec.parse("cp=2"))
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._declared: Declared | None = None
+        self._runner: Runner | None = None
+        self._launcher: Launcher | None = None
+        self._meshes: tuple[MeshSpec, ...] = ()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def declared(self) -> Declared:
+        """What the adapter's class says; its `problems` are all that is wrong with it."""
+        if self._declared is None:
+            problems = check_adapter(self.settings.adapter)
+            if problems:
+                self._declared = Declared(problems=problems)
+            else:
+                cls = load_adapter(self.settings.adapter)
+                self._declared = _declared(cls)
+                self._meshes = self.settings.meshes or parse_meshes(cls.meshes)
+        return self._declared
+
+    def judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
+        """The verdict on `rule` on the mesh `spec` (None for a rule of the whole session)."""
+        start = time.perf_counter()
+        verdict = self._judge(rule, spec)
+        return replace(verdict, seconds=time.perf_counter() - start)
+
+    def environment(self) -> dict[str, str]:
+        """Versions and places that a report needs to be understood later."""
+        import numpy
+        import torch
+
+        from pytest_cplife import __version__
+
+        return {
+            "pytest-cplife": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "numpy": numpy.__version__,
+            "platform": platform.system(),
+            "launcher": self.settings.launcher,
+            "device": self.settings.device,
+        }
+
+    def close(self) -> None:
+        """End every process that the session started."""
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+            self._runner = None
+
+    def _judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
+        mesh = "" if spec is None else str(spec)
+        declared = self.declared
+        if rule.runs and declared.problems:
+            return Verdict(rule.id, mesh, Outcome.BLOCKED, "blocked by ADAPTER-01")
+        partner = self._partner(spec)
+        case = self._case(rule, spec, partner)
+        try:
+            lacking = [need for need in rule.needs if need not in self._capabilities(case)]
+            if lacking:
+                raise NotCovered(f"capability {', '.join(lacking)} is not offered")
+            verdict = _apply(rule, mesh, case)
+            if verdict.violations and rule.budgeted:
+                noise = self._noise(spec)
+                if noise.by_subject:
+                    verdict = _apply(rule, mesh, replace(case, noise=noise))
+            return verdict
+        except NotCovered as reason:
+            return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))
+        except Unanswered as missing:
+            return self._unanswered(rule, mesh, case, missing)
+
+    def _case(self, rule: Rule, spec: MeshSpec | None, partner: MeshSpec | None) -> Case:
+        runs: dict[str, RunEvidence] = {}
+        for name in rule.runs:
+            if RUNS[name].partner:
+                if partner is not None:
+                    runs[name] = self._run(name, spec, partner)
+                    runs["saving of partner"] = self._run("saving", partner)
+            else:
+                runs[name] = self._run(name, spec)
+        return Case(spec, self.declared, runs, partner=partner)
+
+    def _run(
+        self, name: str, spec: MeshSpec | None, partner: MeshSpec | None = None
+    ) -> RunEvidence:
+        if self._runner is None:
+            settings = self.settings
+            self._launcher = make_launcher(
+                settings.launcher,
+                device=settings.device,
+                backend=settings.backend,
+                timeout=settings.timeout,
+            )
+            self._runner = Runner(settings, load_adapter(settings.adapter), self._launcher)
+        return self._runner.run(name, spec, partner)
+
+    def _partner(self, spec: MeshSpec | None) -> MeshSpec | None:
+        """The mesh before `spec` in the adapter's list, the last one for the first."""
+        limit = self.settings.max_world_size
+        meshes = [m for m in self._meshes if limit is None or m.world_size <= limit]
+        if spec not in meshes or len(meshes) < 2:
+            return None
+        return meshes[meshes.index(spec) - 1]
+
+    def _noise(self, spec: MeshSpec | None) -> Noise:
+        return measure_noise(self._run("uninterrupted", spec), self._run("twin", spec))
+
+    def _capabilities(self, case: Case) -> set[str]:
+        offered = set(case.declared.capabilities)
+        for run in case.runs.values():
+            for journal in run.ranks:
+                offered.update(journal.facts.get("capabilities", ()))
+        return offered
+
+    def _unanswered(self, rule: Rule, mesh: str, case: Case, missing: Unanswered) -> Verdict:
+        if missing.not_offered:
+            return Verdict(rule.id, mesh, Outcome.NOT_COVERED, missing.not_offered)
+        for run in self._upstream(case, missing.run):
+            if run.failure is None:
+                continue
+            blocker = owner(run.name, run.failure.phase)
+            if blocker != rule.id:
+                return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
+            violation = Violation(
+                f"{run.failure.phase} ({run.name})",
+                "completes on every rank",
+                run.failure.headline,
+                ranks=run.failure.ranks,
+                detail=run.failure.detail,
+            )
+            return Verdict(rule.id, mesh, Outcome.FAILED, violations=(violation,))
+        raise missing
+
+    def _upstream(self, case: Case, name: str) -> list[RunEvidence]:
+        """The run itself and those that had to come first, nearest first."""
+        if name not in RUNS:
+            return [case.runs[name]]
+        kind, runs = RUNS[name], []
+        if name in case.runs:
+            runs.append(case.runs[name])
+        for before in (kind.after, kind.also_after):
+            if before:
+                spec = case.partner if kind.partner else case.spec
+                runs.extend(self._chain(before, spec))
+        return runs
+
+    def _chain(self, name: str, spec: MeshSpec | None) -> list[RunEvidence]:
+        kind = RUNS[name]
+        runs = [self._run(name, spec)]
+        return runs + (self._chain(kind.after, spec) if kind.after else [])
+
+
+def _declared(cls: type[LifecycleAdapter]) -> Declared:
+    return Declared(
+        placeholders=tuple(cls.placeholders),
+        plain_parameters=tuple(cls.plain_parameters),
+        rng_policy=cls.rng_policy,
+        save_points=cls.save_points,
+        initialises_process_group=cls.initialises_process_group,
+        capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
+    )
+
+
+def _apply(rule: Rule, mesh: str, case: Case) -> Verdict:
+    # Whether the rule has anything to be about comes first (it may raise NotCovered).
+    vacuous = unseen(case, rule.events)
+    findings = list(rule.check(case))
+    violations = tuple(f for f in findings if isinstance(f, Violation))
+    measurements = tuple(f for f in findings if isinstance(f, Measurement))
+    if vacuous and not violations:
+        text = "the evidence shows no such thing, so that a pass would mean nothing"
+        violations = (Violation("vacuous", vacuous, text),)
+    outcome = Outcome.FAILED if violations else Outcome.PASSED
+    return Verdict(rule.id, mesh, outcome, "", violations, measurements)
