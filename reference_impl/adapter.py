@@ -1,0 +1,98 @@
+"""How the conformance suite drives the trainer: the only module that knows its protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from pytest_cplife.adapter import LifecycleAdapter, RankContext, TrainingRun
+
+from .model import ModelConfig, build_model
+from .plain import realign, to_plain
+from .topology import Topology, require_process_group
+from .trainer import PLACEHOLDERS, Trainer, TrainerConfig
+from .wrap import wrap
+
+
+class Run(TrainingRun):
+    """One live run of the reference trainer."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.model = trainer.model
+        self.optimizers = [trainer.optimizer]
+        self.schedulers = [trainer.scheduler]
+
+    @property
+    def global_step(self) -> int:  # type: ignore[override]
+        return self.trainer.global_step
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        return self.trainer.epoch
+
+    def train(self, num_steps: int) -> list[float]:
+        return self.trainer.train(num_steps)
+
+    def save(self, path: Path) -> None:
+        self.trainer.save(path)
+
+    def load(self, path: Path) -> None:
+        self.trainer.load(path)
+
+    def predict(self) -> Tensor:
+        return self.trainer.predict()
+
+    def sample_ids(self) -> Sequence[int]:
+        return self.trainer.last_ids
+
+    def control_scalars(self) -> Mapping[str, float]:
+        return {"recycles": float(self.trainer.recycles)}
+
+    def named_extra_state(self) -> Mapping[str, object]:
+        return {
+            "data": {"epoch": self.trainer.epoch, "position": self.trainer.position},
+            "extra": self.trainer.extra,
+        }
+
+
+class Adapter(LifecycleAdapter):
+    """The reference trainer, in the form that the suite asks for."""
+
+    framework = "torch (reference implementation)"
+    checkpoint_format = "torch.save, one file of plain tensors"
+    meshes = ("dp=1", "cp=2", "dp=2,cp=2", "fsdp=2", "fsdp=2,tp=2")
+    placeholders = PLACEHOLDERS
+    rng_policy = "offset"
+    steps_per_epoch = 4
+    config = TrainerConfig()
+
+    def build_serial_model(self) -> nn.Module:
+        return build_model(ModelConfig(), seed=self.config.initial_weights)
+
+    def start(self, ctx: RankContext) -> Run:
+        if not ctx.serial:
+            require_process_group()
+        topology = Topology(None if ctx.serial else ctx.mesh)
+        config = dataclasses.replace(self.config, seed=ctx.seed)
+        return Run(Trainer(config, topology, ctx.device, ctx.rank))
+
+    def wrap(self, module: nn.Module, ctx: RankContext) -> nn.Module:
+        if not ctx.serial:
+            require_process_group()
+        topology = Topology(None if ctx.serial else ctx.mesh)
+        return wrap(module, topology, ctx.device, PLACEHOLDERS)
+
+    def load_pretrained(self, run: TrainingRun, path: Path) -> None:
+        assert isinstance(run, Run)
+        run.trainer.load_pretrained(path)
+
+    def to_plain(self, tree: Any) -> Any:
+        return to_plain(tree)
+
+    def realign(self, tree: Any, template: Any) -> Any:
+        return realign(tree, template)

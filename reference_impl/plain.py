@@ -1,0 +1,151 @@
+"""DTensors in any nesting to plain full tensors, and back to the layout of a live template."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .topology import global_dtensor
+
+
+def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of nested mappings, sequences and dataclasses with `change` applied to the rest.
+
+    Types and attributes of the containers are kept: the ``_metadata`` of a state dict (the
+    versions of its modules) is an attribute, and a plain ``dict(...)`` of it is a loss.
+    """
+    if isinstance(tree, dict):
+        emptied = copy.copy(tree)
+        emptied.clear()
+        emptied.update({key: map_leaves(value, change) for key, value in tree.items()})
+        return emptied
+    if isinstance(tree, Mapping):
+        return {key: map_leaves(value, change) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [map_leaves(value, change) for value in tree]
+    if isinstance(tree, tuple) and not isinstance(tree, torch.Size):
+        items = [map_leaves(value, change) for value in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, (set, frozenset)):
+        return type(tree)(map_leaves(value, change) for value in tree)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        clone = copy.copy(tree)
+        for field in dataclasses.fields(tree):
+            if hasattr(tree, field.name):
+                value = map_leaves(getattr(tree, field.name), change)
+                object.__setattr__(clone, field.name, value)  # frozen ones, too
+        return clone
+    return change(tree)
+
+
+def to_plain(tree: Any, keep: bool = True) -> Any:
+    """`tree` with every tensor plain, full, on the CPU, and sharing memory with no live one.
+
+    Collective: all ranks pass trees of one structure. Tensors that are one object (tied
+    parameters, seen with ``keep_vars=True``) stay one object.
+
+    Args:
+        keep: False on ranks that only take part in the gathering. They get None in place of
+            each tensor and never hold more than one full tensor.
+    """
+    done: dict[int, Tensor | None] = {}
+
+    def plain(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in done:
+            done[id(leaf)] = _plain_tensor(leaf, keep)
+        return done[id(leaf)]
+
+    return map_leaves(tree, plain)
+
+
+def _plain_tensor(tensor: Tensor, keep: bool) -> Tensor | None:
+    tensor = tensor.detach()
+    if isinstance(tensor, DTensor):
+        if any(placement.is_partial() for placement in tensor.placements):
+            raise ValueError(f"a Partial DTensor has no value to save yet: {tensor.placements}")
+        tensor = tensor.full_tensor()
+    # A clone also leaves behind the storage that a view would drag into the file.
+    return tensor.to("cpu", copy=True).contiguous() if keep else None
+
+
+def realign(tree: Any, template: Any) -> Any:
+    """`tree` with every tensor laid out like the one at the same place in `template`.
+
+    No communication: each rank cuts its part out of the full tensor that it has. Tensors
+    without a counterpart stay as they are.
+
+    Raises:
+        ValueError: a shape differs, or a layout cannot be reached from what the rank has.
+    """
+    if isinstance(template, Tensor) and isinstance(tree, Tensor):
+        return realign_tensor(tree, template)
+    if isinstance(tree, dict) and isinstance(template, Mapping):
+        aligned = copy.copy(tree)
+        for key, value in tree.items():
+            aligned[key] = realign(value, template.get(key))
+        return aligned
+    if isinstance(tree, (list, tuple)) and isinstance(template, (list, tuple)):
+        partners: Sequence[Any] = [*template, *[None] * (len(tree) - len(template))]
+        items = [realign(value, partners[i]) for i, value in enumerate(tree)]
+        if isinstance(tree, list):
+            return items
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        clone = copy.copy(tree)
+        for field in dataclasses.fields(tree):
+            value = realign(getattr(tree, field.name), getattr(template, field.name, None))
+            object.__setattr__(clone, field.name, value)
+        return clone
+    return tree
+
+
+def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
+    """`tensor` with the device of `template`, and its mesh and placements if it has them."""
+    if tensor.shape != template.shape:
+        raise ValueError(f"shape {tuple(tensor.shape)}, expected {tuple(template.shape)}")
+    if isinstance(tensor, DTensor):
+        if (
+            isinstance(template, DTensor)
+            and tensor.device_mesh == template.device_mesh
+            and tensor.placements == template.placements
+        ):
+            local = tensor.to_local().detach().clone()
+            return global_dtensor(local, template.device_mesh, template.placements, tensor.shape)
+        tensor = full_without_group(tensor)
+    tensor = tensor.detach()
+    if not isinstance(template, DTensor):
+        return tensor.to(template.device)
+    if any(placement.is_partial() for placement in template.placements):
+        raise ValueError("a Partial template has no layout that a value could take")
+    # `src_data_rank=None`: slice what this rank has. The default would let rank 0's content
+    # win over ranks that have read something else, without a word.
+    tensor = tensor.to(template.device_mesh.device_type).contiguous()
+    return distribute_tensor(tensor, template.device_mesh, template.placements, src_data_rank=None)
+
+
+def full_without_group(tensor: DTensor) -> Tensor:
+    """The full value of a DTensor out of a file, whose process group is long gone.
+
+    Raises:
+        ValueError: it is cut over more than one rank; the file has one rank's part of it.
+    """
+    cut = [
+        dim
+        for dim, placement in enumerate(tensor.placements)
+        if not placement.is_replicate() and tensor.device_mesh.shape[dim] > 1
+    ]
+    local = tensor.to_local()
+    if cut or local.shape != tensor.shape:
+        raise ValueError(
+            f"a DTensor of shape {tuple(tensor.shape)} with placements {tensor.placements} was"
+            f" saved as it was; only one rank's part, {tuple(local.shape)}, is there"
+        )
+    return local
