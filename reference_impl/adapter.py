@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from pytest_cplife.adapter import LifecycleAdapter, RankContext, TrainingRun
+from pytest_cplife.adapter import EmaSpec, LifecycleAdapter, RankContext, TrainingRun
 
+from .ema import warmed_up
 from .model import ModelConfig, build_model
 from .plain import realign, to_plain
 from .topology import Topology, require_process_group
@@ -26,6 +28,7 @@ class Run(TrainingRun):
         self.model = trainer.model
         self.optimizers = [trainer.optimizer]
         self.schedulers = [trainer.scheduler]
+        self.ema = trainer.ema.shadow
 
     @property
     def global_step(self) -> int:  # type: ignore[override]
@@ -43,6 +46,12 @@ class Run(TrainingRun):
 
     def load(self, path: Path) -> None:
         self.trainer.load(path)
+
+    def ema_weights(self) -> AbstractContextManager[None]:
+        return self.trainer.ema.weights()
+
+    def update_ema(self) -> None:
+        self.trainer.ema.update()
 
     def predict(self) -> Tensor:
         return self.trainer.predict()
@@ -70,6 +79,7 @@ class Adapter(LifecycleAdapter):
     rng_policy = "offset"
     steps_per_epoch = 4
     config = TrainerConfig()
+    ema_spec = EmaSpec(decay=warmed_up(TrainerConfig.ema_decay))
 
     def build_serial_model(self) -> nn.Module:
         return build_model(ModelConfig(), seed=self.config.initial_weights)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .topology import global_dtensor
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -44,6 +47,22 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
+def outside_inference(function: F) -> F:
+    """Run `function` without gradients, but never in inference mode.
+
+    There DTensor's views raise ("Cannot set version_counter for inference tensor"), and what
+    is made there can never be trained with again.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return guarded  # type: ignore[return-value]
+
+
+@outside_inference
 def to_plain(tree: Any, keep: bool = True) -> Any:
     """`tree` with every tensor plain, full, on the CPU, and sharing memory with no live one.
 
@@ -76,6 +95,7 @@ def _plain_tensor(tensor: Tensor, keep: bool) -> Tensor | None:
     return tensor.to("cpu", copy=True).contiguous() if keep else None
 
 
+@outside_inference
 def realign(tree: Any, template: Any) -> Any:
     """`tree` with every tensor laid out like the one at the same place in `template`.
 
@@ -107,6 +127,7 @@ def realign(tree: Any, template: Any) -> Any:
     return tree
 
 
+@outside_inference
 def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
     """`tensor` with the device of `template`, and its mesh and placements if it has them."""
     if tensor.shape != template.shape:

@@ -22,9 +22,11 @@ from .checkpoint import (
     stage_model,
 )
 from .data import Data
+from .ema import Ema, warmed_up
 from .gradients import clip_gradients, reduce_gradients
 from .model import ModelConfig, build_model
 from .optimizer_state import align_optimizer, commit_optimizer, export_optimizer, stage_optimizer
+from .plain import outside_inference
 from .rng import get_streams, seed_streams, set_streams, shared_integer
 from .topology import Topology
 from .wrap import wrap
@@ -44,6 +46,7 @@ class TrainerConfig:
     max_norm: float = 1.0
     accumulation: int = 1
     rng_policy: RngPolicy = "offset"
+    ema_decay: float = 0.9
 
 
 def learning_rate_factor(step: int) -> float:
@@ -75,6 +78,9 @@ class Trainer:
             self._parameter_groups(), lr=config.learning_rate, foreach=False
         )
         self.scheduler = LambdaLR(self.optimizer, learning_rate_factor)
+        # An average of shards is right here: it is updated locally, saved gathered, and loaded
+        # by template.
+        self.ema = Ema(self.model, warmed_up(config.ema_decay), sharded=True)
         self.data = Data(self.model_config.vocabulary, self.model_config.length, config.seed)
         self.global_step = 0
         self.epoch = 0
@@ -91,6 +97,8 @@ class Trainer:
         return [self._step() for _ in range(num_steps)]
 
     def _step(self) -> float:
+        if self.ema.swapped:
+            raise RuntimeError("cannot train: the model holds the averaged weights")
         batch = self.data.batch(self.epoch, self.position)
         inputs, targets = self._local(batch.tokens), self._local(batch.targets)
         self.last_ids = self._local(batch.ids.unsqueeze(1)).flatten().tolist()
@@ -119,6 +127,7 @@ class Trainer:
         align_optimizer(self.optimizer)
         self.optimizer.step()
         self.scheduler.step()
+        self.ema.update()  # once per optimizer step, not per micro-batch
 
         self.global_step += 1
         self.position += 1
@@ -126,7 +135,7 @@ class Trainer:
             self.epoch, self.position = self.epoch + 1, 0
         return float(self.topology.sum_over_tokens(total).item())
 
-    @torch.no_grad()
+    @outside_inference
     def predict(self) -> Tensor:
         """Logits for a fixed batch, whole on every rank; no random stream notices."""
         config = self.model_config
@@ -148,6 +157,7 @@ class Trainer:
             "model": self.model.state_dict(keep_vars=True),
             "optimizers": [export_optimizer(self.model, self.optimizer)],
             "schedulers": [self.scheduler.state_dict()],
+            "ema": self.ema.state(),
             "global_step": self.global_step,
             "epoch": self.epoch,
             "data": {"epoch": self.epoch, "position": self.position},
@@ -158,7 +168,8 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write the plain checkpoint `path`. Collective."""
-        save_plain(self.payload(), path)
+        with self.ema.training_weights():
+            save_plain(self.payload(), path)
 
     def load(self, path: Path) -> None:
         """Resume from the plain checkpoint `path`, of any topology. Collective.
@@ -175,10 +186,12 @@ class Trainer:
             staged, _ = stage_model(self.model, payload["model"])
             optimizer = stage_optimizer(self.model, self.optimizer, payload["optimizers"][0])
             scheduler = dict(payload["schedulers"][0])
+            ema = self.ema.stage(payload.get("ema"), staged)
             step, epoch = int(payload["global_step"]), int(payload["epoch"])
             position = int(payload["data"]["position"])
         commit_model(self.model, staged)
         commit_optimizer(self.optimizer, optimizer)
+        self.ema.commit(ema)
         # After the optimizer: constructing or loading a scheduler may write learning rates.
         self.scheduler.load_state_dict(scheduler)
         self.optimizer.zero_grad(set_to_none=True)

@@ -60,6 +60,7 @@ def seed_everything(seed: int) -> None:
 def local_state(run: Trainer) -> dict[str, Tensor]:
     """This rank's part of everything that training changes, by name."""
     state = {f"model.{name}": value for name, value in run.model.state_dict().items()}
+    state |= {f"ema.{name}": value for name, value in run.ema.shadow.items()}
     for fqn, parameter in run.model.named_parameters():
         for entry, value in run.optimizer.state.get(parameter, {}).items():
             state[f"optimizer.{fqn}.{entry}"] = value
@@ -72,6 +73,7 @@ def local_state(run: Trainer) -> dict[str, Tensor]:
 def full_state(run: Trainer) -> dict[str, Tensor]:
     """The same, gathered."""
     state = {f"model.{name}": value for name, value in run.model.state_dict().items()}
+    state |= {f"ema.{name}": value for name, value in run.ema.shadow.items()}
     for fqn, parameter in run.model.named_parameters():
         for entry, value in run.optimizer.state.get(parameter, {}).items():
             state[f"optimizer.{fqn}.{entry}"] = value
