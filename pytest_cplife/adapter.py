@@ -165,7 +165,7 @@ class TrainingRun(ABC):
         It may be lazy until :meth:`ready`.
         """
 
-    def ready(self) -> None:
+    def ready(self) -> None:  # noqa: B027  (optional, and doing nothing is right)
         """Complete what `start` or `load` put off; may go as far as the first step's beginning."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -219,7 +219,7 @@ class TrainingRun(ABC):
         """Capability. Whatever else a resume must restore: loss scaler, data cursor, ..."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (optional, and doing nothing is right)
         """Release what the run holds; comes before the next `start` in the same process."""
 
 

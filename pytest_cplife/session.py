@@ -197,6 +197,7 @@ def _declared(cls: type[LifecycleAdapter]) -> Declared:
         rng_policy=cls.rng_policy,
         save_points=cls.save_points,
         initialises_process_group=cls.initialises_process_group,
+        ema_spec=cls.ema_spec,
         capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
     )
 

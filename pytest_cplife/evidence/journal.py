@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,11 +71,19 @@ class Recorder:
         self._write("snapshot", name, take_snapshot(name, self.rank, run, self.store))
 
     def train(self, stretch: str, run: TrainingRun, steps: int) -> None:
-        """Train under observation."""
+        """Train under observation; the samples and scalars of the last step are noted too."""
         with tracing(run, self.store) as trace:
             losses = run.train(steps)
         self._write("steps", stretch, trace.steps)
         self._write("losses", stretch, losses)
+        for name in ("sample_ids", "control_scalars"):
+            try:
+                value = getattr(run, name)()
+            except NotImplementedError:
+                continue
+            # A tuple of plain values, whatever sequence or mapping the trainer keeps them in.
+            plain = sorted(value.items()) if isinstance(value, Mapping) else list(map(int, value))
+            self._write("fact", f"{name} {stretch}", tuple(plain))
 
     def file(self, name: str, record: FileRecord) -> None:
         self._write("file", name, record)

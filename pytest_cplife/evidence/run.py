@@ -144,6 +144,10 @@ class RunEvidence:
             for losses in self._tables(lambda j: j.losses, stretches)
         ]
 
+    def all_losses(self) -> list[list[Any]]:
+        """Every loss of the run in the order of its steps, per rank."""
+        return [[x for losses in j.losses.values() for x in losses] for j in self.ranks]
+
     def file(self, name: str) -> FileRecord:
         """The checkpoint `name` as rank 0 read it."""
         if not self.ranks or name not in self.ranks[0].files:

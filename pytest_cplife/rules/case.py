@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from pytest_cplife.adapter import EmaSpec
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.mesh import MeshSpec
 
@@ -18,6 +19,7 @@ class Declared:
     rng_policy: str = "offset"
     save_points: str = "any"
     initialises_process_group: bool = False
+    ema_spec: EmaSpec | None = None
     capabilities: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
 

@@ -38,7 +38,8 @@ def training_completes(case: Case) -> Iterator[Finding]:
 )
 def losses_agree(case: Case) -> Iterator[Finding]:
     run = case["uninterrupted"]
-    table = run.losses(*(s for s in ("first", "before", "next", "rest") if _has(case, s)))
+    end = run.at("end")
+    table = run.all_losses()
     for step in range(min(len(losses) for losses in table)):
         values = [losses[step] for losses in table]
         odd = tuple(rank for rank, value in enumerate(values) if value != values[0])
@@ -55,17 +56,13 @@ def losses_agree(case: Case) -> Iterator[Finding]:
         if bad:
             seen = repr(values[bad[0]])
             yield Violation("loss", "finite", seen, "uninterrupted", ranks=bad, step=step + 1)
-    wanted = run.at("end").ranks[0].counters["global_step"]
+    wanted = end.ranks[0].counters["global_step"]
     wanted -= run.at("start").ranks[0].counters["global_step"]
     for rank, losses in enumerate(table):
         if len(losses) != wanted:
             yield Violation(
                 "train()", f"{wanted} losses", f"{len(losses)}", "uninterrupted", ranks=(rank,)
             )
-
-
-def _has(case: Case, stretch: str) -> bool:
-    return all(stretch in journal.losses for journal in case["uninterrupted"].ranks)
 
 
 @rule(

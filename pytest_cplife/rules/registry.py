@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from pytest_cplife.rules.model import GROUPS, Check, Rule
 
 _RULES: dict[str, Rule] = {}
-
-_MODULES = ("adapter", "place", "param", "grad", "save", "load", "opt", "sched", "go", "serial")
 
 
 def rule(id: str, title: str, **data: Any) -> Callable[[Check], Check]:
@@ -30,8 +29,10 @@ def rule(id: str, title: str, **data: Any) -> Callable[[Check], Check]:
 
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by group in the order of the lifecycle and then by number."""
-    for module in _MODULES:
-        import_module(f"pytest_cplife.rules.{module}")
+    for group in GROUPS:
+        module = f"pytest_cplife.rules.{group.lower()}"
+        if find_spec(module) is not None:
+            import_module(module)
     order = {group: position for position, group in enumerate(GROUPS)}
     return tuple(sorted(_RULES.values(), key=lambda rule: (order[rule.group], rule.id)))
 

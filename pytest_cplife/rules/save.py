@@ -219,8 +219,8 @@ def unchanged(
         yield from compare(case, run.assembler, what, expected, observed, moment=after.label)
     yield from same_layout(before.parameters, after.parameters, moment=after.label)
     for a, b in zip(before.ranks, after.ranks, strict=True):
-        for stream, state in a.rng.items():
-            if b.rng.get(stream) != state:
+        for stream, position in a.rng.items():
+            if b.rng.get(stream) != position:
                 yield Violation(
                     f"{stream} random stream", "untouched", "moved", after.label, ranks=(a.rank,)
                 )

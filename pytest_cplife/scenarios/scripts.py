@@ -137,8 +137,13 @@ def _train_to_save_point(stage: Stage, run: TrainingRun) -> None:
     with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
         stage.recorder.moment("after first step", run)
-        if before > 1:
+        if run.ema is None and before > 1:
             stage.recorder.train("before", run, before - 1)
+        elif run.ema is not None:
+            # An average is judged along its whole way, so each of its steps is looked at.
+            for step in range(2, before + 1):
+                stage.recorder.train(f"step {step}", run, 1)
+                stage.recorder.moment(f"after step {step}", run)
 
 
 def _train_on(stage: Stage, run: TrainingRun) -> None:
