@@ -30,8 +30,8 @@ from torch.distributed.tensor.parallel import (
 from pytest_cplife import RankContext, TrainingRun
 from tests.trainers.data import Part
 from tests.trainers.loop import LoopAdapter, LoopRun, moving_lr
-from tests.trainers.model import TinyNet, build_model
-from tests.trainers.named_state import export_optimizer
+from tests.trainers.model import TinyNet
+from tests.trainers.named_state import export_optimizer, restore_optimizer
 
 GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 # Rank 0's tensors are cut by offset; without the broadcast torch cannot cut tensors that TP and
@@ -84,23 +84,28 @@ class Fsdp2Run(LoopRun):
         set_model_state_dict(self.model, dict(saved), options=SCATTER)
 
     def export_optimizers(self) -> list[Any]:
-        (optimizer,) = self.optimizers
-        if not optimizer.state:
-            return [export_optimizer(self.model, optimizer)]
-        return [get_optimizer_state_dict(self.model, optimizer, options=GATHER)]
+        return [
+            get_optimizer_state_dict(self.model, optimizer, options=GATHER)
+            if optimizer.state
+            else export_optimizer(self.model, optimizer)
+            for optimizer in self.optimizers
+        ]
 
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        (optimizer,) = self.optimizers
-        if not saved[0]["state"]:
-            # A save before the first step: there is no state, so none may be left or made.
-            super().restore_optimizers(saved)
-            return
-        set_optimizer_state_dict(self.model, optimizer, dict(saved[0]), options=SCATTER)
+        for optimizer, state in zip(self.optimizers, saved, strict=True):
+            if state["state"]:
+                set_optimizer_state_dict(self.model, optimizer, dict(state), options=SCATTER)
+            else:
+                # A save before the first step: there is no state, so none may be left or made.
+                restore_optimizer(self.model, optimizer, state)
 
 
 class NaiveRun(Fsdp2Run):
     def export_optimizers(self) -> list[Any]:
-        return [get_optimizer_state_dict(self.model, self.optimizers, options=GATHER)]
+        return [
+            get_optimizer_state_dict(self.model, optimizer, options=GATHER)
+            for optimizer in self.optimizers
+        ]
 
 
 class Adapter(LoopAdapter):
@@ -117,7 +122,7 @@ class Adapter(LoopAdapter):
     def start_distributed(self, ctx: RankContext) -> TrainingRun:
         if not dist.is_initialized():
             raise RuntimeError("FSDP2 needs an initialised process group")
-        model = self.wrap(build_model(), ctx)
+        model = self.wrap(self.build_serial_model(), ctx)
         optimizers = self.optimizers(model)
         schedulers = [moving_lr(each) for each in optimizers]
         return self.run_class(ctx, model, optimizers, schedulers, data_part(ctx.mesh))

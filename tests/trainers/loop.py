@@ -36,6 +36,7 @@ class LoopRun(TrainingRun):
 
     model: TinyNet
     micro_batches = 1
+    steps_per_epoch = STEPS_PER_EPOCH
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class LoopRun(TrainingRun):
         self.reduce_gradients()
         self.update()
         self.global_step += 1
-        self.epoch = self.global_step // STEPS_PER_EPOCH
+        self.epoch = self.global_step // self.steps_per_epoch
         return self.mean_over_ranks(loss)
 
     def zero_grad(self) -> None:
@@ -131,8 +132,7 @@ class LoopRun(TrainingRun):
             "model": self.export_model(),
             "optimizers": self.export_optimizers(),
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
-            "global_step": self.global_step,
-            "epoch": self.epoch,
+            **self.counters(),
             **self.export_extra(),
         }
         if self.ctx.rank == 0:
@@ -147,7 +147,7 @@ class LoopRun(TrainingRun):
         self.restore_model(payload["model"])
         for scheduler, state in zip(self.schedulers, payload["schedulers"], strict=True):
             scheduler.load_state_dict(state)
-        self.global_step, self.epoch = payload["global_step"], payload["epoch"]
+        self.restore_counters(payload)
         self.seed()
         self.restore_extra(payload)
 
@@ -168,6 +168,12 @@ class LoopRun(TrainingRun):
         for optimizer, state in zip(self.optimizers, saved, strict=True):
             restore_optimizer(self.model, optimizer, state)
 
+    def counters(self) -> dict[str, Any]:
+        return {"global_step": self.global_step, "epoch": self.epoch}
+
+    def restore_counters(self, payload: Mapping[str, Any]) -> None:
+        self.global_step, self.epoch = payload["global_step"], payload["epoch"]
+
     def export_extra(self) -> dict[str, Any]:
         """What else the file holds, by key. Collective."""
         return {}
@@ -180,6 +186,7 @@ class LoopAdapter(LifecycleAdapter):
     """An adapter whose serial run is the plain loop."""
 
     steps_per_epoch = STEPS_PER_EPOCH
+    serial_run: type[LoopRun] = LoopRun
 
     def build_serial_model(self) -> TinyNet:
         return build_model()
@@ -196,9 +203,9 @@ class LoopAdapter(LifecycleAdapter):
         return self.start_distributed(ctx)
 
     def start_serial(self, ctx: RankContext) -> TrainingRun:
-        model = build_model().to(ctx.device)
+        model = self.build_serial_model().to(ctx.device)
         optimizers = self.optimizers(model)
-        return LoopRun(ctx, model, optimizers, [moving_lr(each) for each in optimizers])
+        return self.serial_run(ctx, model, optimizers, [moving_lr(each) for each in optimizers])
 
     def start_distributed(self, ctx: RankContext) -> TrainingRun:
         raise NotImplementedError

@@ -45,6 +45,7 @@ class TinyNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        nn.init.normal_(self.embed.weight, std=0.4)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.norm = nn.LayerNorm(WIDTH)
         self.gain = nn.Parameter(torch.full((1,), 1.5))
@@ -59,7 +60,8 @@ class TinyNet(nn.Module):
     def observe(self, inputs: Tensor) -> None:
         """Follow the tokens' frequency; every rank sees the global batch, so replicas agree."""
         counts = torch.bincount(inputs.flatten(), minlength=VOCABULARY)
-        self.frequency.lerp_(counts / counts.sum(), 0.1)
+        share = (counts / counts.sum()).to(self.frequency.dtype)
+        self.frequency.lerp_(share, 0.1)
         self.seen += inputs.numel()
 
     def forward(self, inputs: Tensor) -> Tensor:

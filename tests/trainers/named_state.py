@@ -6,14 +6,12 @@ torch's getters make a hidden ``step()`` where an optimizer has no state yet, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-
-Place = Callable[[Tensor, Tensor], Tensor]
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def plain(value: Any) -> Any:
@@ -23,9 +21,17 @@ def plain(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
-def as_saved(value: Tensor, like: Tensor) -> Tensor:
-    """Place an entry of a plain parameter: where the parameter is, unless it is a scalar."""
-    return value.to(like.device) if value.dim() else value
+def place_like(value: Tensor, like: Tensor) -> Tensor:
+    """Lay a full entry out as its parameter is; a scalar such as ``step`` stays as it was saved.
+
+    Every rank has read the same file, so nothing is sent.
+    """
+    if value.shape != like.shape:
+        return value
+    if isinstance(like, DTensor):
+        value = value.to(like.device)
+        return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+    return value.to(like.device)
 
 
 def export_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -46,7 +52,6 @@ def restore_optimizer(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     saved: Mapping[str, Any],
-    place: Place = as_saved,
 ) -> None:
     """Put back what `export_optimizer` gave; parameters without saved state end without any."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -60,7 +65,9 @@ def restore_optimizer(
             entries = saved["state"].get(names[id(parameter)])
             if entries is not None:
                 optimizer.state[parameter] = {
-                    key: place(value.clone(), parameter) if isinstance(value, Tensor) else value
+                    key: place_like(value.clone(), parameter)
+                    if isinstance(value, Tensor)
+                    else value
                     for key, value in entries.items()
                 }
         source = groups_of[names[id(group["params"][0])]]
