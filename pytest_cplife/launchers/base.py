@@ -1,4 +1,4 @@
-"""What a launcher is: the one interface between scenarios and the processes or threads that run them.
+"""What a launcher is: the one interface between scenarios and what runs them.
 
 A *world* is a set of live ranks. ``World.run(fn, *args)`` calls ``fn(rank, *args)``
 on every rank and returns the results in rank order; a failure on any rank is a
@@ -52,7 +52,8 @@ class RankFailure:
     """How one rank ended other than by returning.
 
     ``secondary`` marks the noise that a first failure causes on the other ranks
-    ("connection closed by peer"), which reports fold away.
+    ("connection closed by peer"), which reports fold away. ``output`` is the tail of what the
+    rank printed during the call.
     """
 
     rank: int
@@ -61,6 +62,8 @@ class RankFailure:
     message: str
     traceback: str = ""
     secondary: bool = False
+    output: str = ""
+    """The end of what the rank wrote to stdout and stderr during the call."""
 
     def headline(self) -> str:
         return f"rank {self.rank} {self.kind}: {self.type_name}: {self.message}".rstrip(": ")
@@ -86,6 +89,11 @@ class WorldFailure(RuntimeError):
         lines = [first.headline()]
         if first.traceback:
             lines.append(first.traceback.rstrip())
+        if first.output.strip():
+            lines.append(f"--- output of rank {first.rank} (its end) ---")
+            lines.append(first.output.rstrip())
+        if first.output.strip():
+            lines.append(f"rank {first.rank} printed:\n{first.output.strip()}")
         lines.extend(f"also {other.headline()}" for other in self.failures[1:])
         return "\n".join(lines)
 
@@ -94,6 +102,9 @@ class World(ABC):
     """A set of live ranks."""
 
     size: int
+    notes: tuple[str, ...] = ()
+    """What the last call left changed in its ranks (an environment variable, the default dtype, a
+    process group) and the launcher put right."""
 
     @abstractmethod
     def run(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
@@ -119,11 +130,14 @@ class Launcher(ABC):
     name: str
 
     @abstractmethod
-    def world(self, size: int, lane: str = "main") -> World:
+    def world(self, size: int, lane: str = "main", *, bare: bool = False) -> World:
         """The world of `size` ranks with a live process group.
 
         Worlds of different lanes never share a process, so that what one lane
         saved is resumed in processes that have never seen it.
+
+        A `bare` world is for trainers that call ``init_process_group`` themselves: rank variables
+        with a working ``MASTER_ADDR`` and ``MASTER_PORT``, no group, fresh ranks at every call.
         """
 
     @abstractmethod

@@ -47,8 +47,7 @@ def follows_rule(case: Case) -> Iterator[Finding]:
 @rule(
     "EMA-02",
     "one decay for all tensors",
-    statement="Without an EmaSpec, the decay that each update shows is the same over all elements,"
-    " tensors and ranks.",
+    statement="The decay that each update shows is the same over all tensors.",
     why="A decay that depends on the tensor or the rank is an average of no rule.",
     cause="Some tensors updated twice (a tied pair), or never, or with a local step count.",
     runs=("uninterrupted",),
@@ -56,8 +55,6 @@ def follows_rule(case: Case) -> Iterator[Finding]:
 )
 def one_decay(case: Case) -> Iterator[Finding]:
     _state(case, "uninterrupted", "start")
-    if case.declared.ema_spec is not None:
-        raise NotCovered("an EmaSpec is declared; EMA-01 judges by it")
     run = case["uninterrupted"]
     yield from infer_decay(run.assembler, trajectory(run))
 

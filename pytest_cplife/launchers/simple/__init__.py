@@ -1,0 +1,1 @@
+"""The interim process pool, until the hardened one stands."""
