@@ -62,7 +62,7 @@ class ConformanceModule(pytest.Module):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         running = self.config.stash.get(RUNNING, None)
         if running is None:
-            raise pytest.UsageError(
+            raise self.CollectError(
                 f"{self.nodeid} judges a trainer: give --cplife-adapter=MOD:ATTR"
             )
         meshes = running.begin()

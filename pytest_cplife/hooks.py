@@ -81,7 +81,6 @@ class SuiteHooks:
         self._running = running
         self._requested = requested
         self._is_worker = hasattr(config, "workerinput")
-        self._worker_plan: Plan | None = None
         self._verdicts: list[Verdict] = []
         self._problems: list[str] = []
         self._written: list[str] = []
@@ -92,6 +91,15 @@ class SuiteHooks:
         options = self._running.options
         meshes = ", ".join(map(str, options.meshes)) or "the adapter's meshes"
         return [f"cplife {__version__}: {options.adapter} on {meshes}"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Plan before anything is collected, so that what is wrong with the request shows once.
+
+        Also where workers collect: a run whose workers all die has still its denominator.
+        """
+        if self._requested:
+            self._running.begin()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -125,14 +133,10 @@ class SuiteHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A worker has ended; what it planned is the plan of the run."""
+        """A worker has ended; it knows what was selected, and where it ran."""
         text = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT)
         if text is not None:
-            plan = Plan.from_json(json.loads(text))
-            if self._worker_plan is None:
-                self._worker_plan = plan
-            # Only a worker that judged something knows the whole environment.
-            self._worker_plan.environment.update(plan.environment)
+            self._running.merge(Plan.from_json(json.loads(text)))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         plan = self._running.plan
@@ -170,7 +174,7 @@ class SuiteHooks:
         self._running.close()
 
     def _results(self) -> Results | None:
-        plan = self._running.plan or self._worker_plan
+        plan = self._running.plan
         return None if plan is None else Results(plan, self._verdicts)
 
     def _write_reports(self, results: Results) -> None:

@@ -207,10 +207,14 @@ class Options:
         )
 
     def command(self, rule: str, mesh: str) -> list[str]:
-        """The arguments that run just `rule` on `mesh` again."""
+        """The arguments that run just `rule` on `mesh` again.
+
+        The meshes stay what they were, because a rule may load on one what was saved on another.
+        """
         words = ["pytest", f"--cplife-adapter={self.adapter}"]
-        if mesh:
-            words.append(f"--cplife-mesh={MeshSpec.parse(mesh).option}")
+        words += [f"--cplife-mesh={spec.option}" for spec in self.meshes]
+        if self.max_world_size is not None:
+            words.append(f"--cplife-max-world-size={self.max_world_size}")
         for name in ("device", "backend", "launcher"):
             if getattr(self, name) != getattr(DEFAULTS, name):
                 words.append(f"--cplife-{name}={getattr(self, name)}")
@@ -222,7 +226,8 @@ class Options:
             words.append("--cplife-strict")
         if self.require:
             words.append(f"--cplife-require={','.join(self.require)}")
-        return [*words, "-k", rule]
+        # The brackets are part of the test's id: without them dp2 would also select dp2-cp2.
+        return [*words, "-k", f"{rule} and [{mesh}]" if mesh else rule]
 
 
 def resolve(config: pytest.Config) -> Options | None:

@@ -68,6 +68,14 @@ class Running:
         if self.plan is not None:
             self.plan.selected = keys
 
+    def merge(self, other: Plan) -> None:
+        """Take over what only a worker of xdist's can know of the same plan."""
+        if self.plan is None:
+            self.plan = other
+        self.plan.selected = other.selected
+        # Only a worker that judged something knows the whole environment.
+        self.plan.environment.update(other.environment)
+
     def judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
         """The verdict of the evidence alone."""
         limit = self.options.max_world_size

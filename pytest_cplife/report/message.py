@@ -11,8 +11,10 @@ from pytest_cplife.rules.model import Rule, Verdict, Violation
 
 WIDTH = 100
 _MAX_ROWS = 8
+_MAX_BLOCKS = 4
 _MAX_CELL = 34
-_MAX_DETAIL_LINES = 25
+_MAX_NOTES = 4
+_MAX_DETAIL_LINES = 18
 
 
 def failure_message(rule: Rule, verdict: Verdict, command: Sequence[str]) -> str:
@@ -34,7 +36,7 @@ def failure_message(rule: Rule, verdict: Verdict, command: Sequence[str]) -> str
     notes = dict.fromkeys(one.note for one in verdict.violations if one.note)
     if verdict.violations or not verdict.reason:
         parts.append(_wrapped("cause", rule.cause))
-    parts += [_wrapped("seen", note) for note in list(notes)[:4]]
+    parts += [_wrapped("seen", note) for note in list(notes)[:_MAX_NOTES]]
     parts += _details(verdict.violations)
     parts.append(f"again   {shlex.join(command)}")
     return "\n".join(parts)
@@ -51,24 +53,23 @@ def first_divergence(violations: Sequence[Violation]) -> str | None:
 
 
 def worst_first(violations: Iterable[Violation]) -> list[Violation]:
-    """By how far the difference is over its budget; what was not measured (structure) leads."""
+    """What was not measured (structure) first, then what had no budget, then by excess over it."""
     return sorted(violations, key=_severity, reverse=True)
 
 
-def _severity(one: Violation) -> float:
+def _severity(one: Violation) -> tuple[int, float]:
     if one.difference is None or math.isnan(one.difference):
-        return math.inf
+        return 2, 0.0
     if not one.budget:
-        return one.difference if one.difference else 0.0
-    return one.difference / one.budget
+        return 1, one.difference
+    return 0, one.difference / one.budget
 
 
 def _worst(violations: Sequence[Violation]) -> list[str]:
     """The worst in a table; those whose text is too long for a cell are written out below it."""
     ordered = worst_first(violations)
-    shown = ordered[:_MAX_ROWS]
-    long = [one for one in shown if max(len(one.expected), len(one.observed)) > _MAX_CELL]
-    columns = ("subject", "moment", "ranks", "expected", "observed", "difference/budget")
+    short = [one for one in ordered if max(len(one.expected), len(one.observed)) <= _MAX_CELL]
+    columns = ("subject", "moment", "ranks", "expected", "observed", "diff/budget")
     rows = [
         (
             one.subject,
@@ -78,22 +79,23 @@ def _worst(violations: Sequence[Violation]) -> list[str]:
             one.observed,
             _difference(one),
         )
-        for one in shown
-        if one not in long
+        for one in short[:_MAX_ROWS]
     ]
     lines = format_table(columns, rows) if rows else []
-    for one in long:
-        about = [
-            text for text in (_moment(one), _ranks(one.ranks, "on "), _difference(one)) if text
-        ]
-        lines.append(f"  {one.subject}" + (f" ({', '.join(about)})" if about else ""))
-        lines += [
-            _wrapped(label, text, indent=4)
-            for label, text in (("wanted", one.expected), ("found", one.observed))
-        ]
-    if len(ordered) > len(shown):
-        lines.append(f"  +{len(ordered) - len(shown)} more")
-    return lines
+    # What is wrong with one subject in one respect is one block, however much it is.
+    blocks: dict[tuple[str, str], list[str]] = {}
+    for one in ordered:
+        if one not in short:
+            about = (_moment(one), _ranks(one.ranks, "on "), _difference(one))
+            told = ", ".join(text for text in about if text)
+            head = f"{one.subject} ({told})" if told else one.subject
+            blocks.setdefault((head, one.expected), []).append(one.observed)
+    for head, expected in list(blocks)[:_MAX_BLOCKS]:
+        lines.append(textwrap.fill(head, WIDTH, initial_indent="  ", subsequent_indent="    "))
+        lines.append(_wrapped("wanted", expected, indent=4))
+        lines += [_wrapped("found", text, indent=4) for text in blocks[head, expected]]
+    more = max(len(short) - _MAX_ROWS, 0) + sum(map(len, list(blocks.values())[_MAX_BLOCKS:]))
+    return [*lines, f"  +{more} more"] if more else lines
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

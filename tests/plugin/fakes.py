@@ -82,19 +82,24 @@ def _outcome(rule: Rule, mesh: str) -> Verdict:
     return Verdict(rule.id, mesh, Outcome.PASSED, measurements=measured)
 
 
-def pytest_configure() -> None:
-    registry._MODULES = ()  # type: ignore[assignment]
-    registry._RULES.clear()
-    for id, title, needs in RULES:
-        registry.rule(
-            id,
-            title,
-            statement=f"It holds that {title}.",
-            why="A run that is not the same.",
-            cause="Something was not restored.",
-            runs=(),
-            needs=needs,
-        )(lambda case: ())
+def _rule(id: str, title: str, needs: tuple[str, ...]) -> Rule:
+    return Rule(
+        id=id,
+        title=title,
+        level="must",
+        statement=f"It holds that {title}.",
+        why="A run that is not the same.",
+        cause="Something was not restored.",
+        runs=(),
+        needs=needs,
+        check=lambda case: (),
+    )
+
+
+def pytest_addoption() -> None:
+    """The first hook there is: some options are answered before pytest is configured."""
+    rules = tuple(_rule(*data) for data in RULES)
+    registry.all_rules = lambda: rules
     module = ModuleType("pytest_cplife.session")
     module.Session = FakeSession  # type: ignore[attr-defined]
     sys.modules["pytest_cplife.session"] = module

@@ -1,0 +1,30 @@
+# Both `make demo` and `make test` set up .venv first, once; later calls find it ready.
+# PIP_ARGS passes options on to pip, such as an index that serves CPU builds of torch.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)  ## judge the reference implementation with the conformance suite
+	$(BIN)/pytest --cplife-adapter=pytest_cplife.reference_impl:Adapter
+
+test: $(READY) lint  ## the project's own checks and tests
+	$(BIN)/pytest tests
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# The build tools come first, so that the package itself is built with the pinned ones.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
