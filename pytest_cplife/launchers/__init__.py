@@ -1,4 +1,7 @@
-"""Launchers: how ranks come to be."""
+"""How ranks come to be. :func:`make_launcher` is the only door; each launcher loads when asked for.
+
+Importing this package imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,31 @@ from pytest_cplife.launchers.base import Launcher
 
 LAUNCHERS = ("processes",)
 """Names that `make_launcher` accepts."""
+_PLANNED = ("threads", "torchrun")
 
 
 def make_launcher(
     name: str, *, device: str = "cpu", backend: str = "auto", timeout: float = 120.0
 ) -> Launcher:
-    """The launcher `name`.
+    """The launcher called `name`.
 
     Args:
-        device: ``"cpu"`` or ``"cuda"``.
-        backend: a torch.distributed backend; ``"auto"`` is nccl on CUDA and gloo elsewhere.
-        timeout: seconds that a call may take where it says nothing else.
+        name: one of :data:`LAUNCHERS`.
+        device: the device type of the ranks, ``"cpu"`` or ``"cuda"``.
+        backend: the process group's backend; ``"auto"`` is NCCL on CUDA and gloo elsewhere.
+        timeout: seconds that one call on a world may take unless it says otherwise.
 
     Raises:
-        ValueError: there is no launcher of that name.
+        ValueError: there is no such launcher.
+        NotImplementedError: the launcher is planned but not part of this version.
     """
+    accepted = ", ".join(repr(known) for known in LAUNCHERS)
     if name == "processes":
-        from pytest_cplife.launchers.simple.processes import ProcessesLauncher
+        from pytest_cplife.launchers.processes import ProcessesLauncher
 
         return ProcessesLauncher(device=device, backend=backend, timeout=timeout)
-    raise ValueError(f"no launcher {name!r}; accepted are {', '.join(LAUNCHERS)}")
+    if name in _PLANNED:
+        raise NotImplementedError(
+            f"launcher {name!r} is not part of this version; accepted is {accepted}"
+        )
+    raise ValueError(f"no launcher {name!r}; accepted is {accepted}")

@@ -63,7 +63,6 @@ class RankFailure:
     traceback: str = ""
     secondary: bool = False
     output: str = ""
-    """The end of what the rank wrote to stdout and stderr during the call."""
 
     def headline(self) -> str:
         return f"rank {self.rank} {self.kind}: {self.type_name}: {self.message}".rstrip(": ")

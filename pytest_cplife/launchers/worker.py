@@ -1,0 +1,215 @@
+"""The life of one rank: join the world, then serve calls until the parent closes the channel."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from pytest_cplife.launchers import torch_private
+from pytest_cplife.launchers.channel import Channel
+from pytest_cplife.launchers.hygiene import Hygiene
+from pytest_cplife.launchers.messages import Call, Failed, PoolSpec, Ready, Returned
+from pytest_cplife.launchers.watcher import Watcher
+from pytest_cplife.mesh import MeshSpec
+
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+# The parent's deadline ends a call. The group's own timeout would end it earlier and say less.
+_GROUP_TIMEOUT = timedelta(days=1)
+
+
+class ForkedRank:
+    """The rank as the called function sees it; see :class:`pytest_cplife.launchers.base.Rank`."""
+
+    def __init__(self, rank: int, spec: PoolSpec) -> None:
+        self.rank = rank
+        self.world_size = spec.size
+        self.serial = spec.serial
+        self.device = _device(rank, spec.device)
+        self.meshes: dict[MeshSpec, DeviceMesh] = {}
+
+    def mesh(self, spec: MeshSpec) -> DeviceMesh:
+        """The mesh of `spec`, made once per world."""
+        if self.serial:
+            raise RuntimeError(f"a serial world has no mesh {spec.option!r}")
+        if spec.world_size != self.world_size:
+            raise RuntimeError(
+                f"mesh {spec.option!r} needs {spec.world_size} ranks; this world has "
+                f"{self.world_size}"
+            )
+        if not dist.is_initialized():
+            raise RuntimeError(f"there is no process group to make the mesh {spec.option!r} from")
+        if spec not in self.meshes:
+            self.meshes[spec] = init_device_mesh(
+                self.device.type, spec.shape, mesh_dim_names=spec.names
+            )
+        return self.meshes[spec]
+
+
+def serve(rank: int, spec: PoolSpec, control: Channel, watch: Channel, parent: int) -> NoReturn:
+    """Be rank `rank` until the parent goes away. Runs in the forked process and never returns."""
+    status = 1
+    try:
+        _become_a_rank(rank, spec)
+        Watcher(watch, parent).start()
+        _set_environment(_parent_environment(), rank, spec)
+        me = _join(rank, spec, control)
+        if me is not None:
+            _serve_calls(me, spec, control)
+        status = 0
+    except EOFError:
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not sys.exit: what pytest has registered to run at exit is the parent's business.
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _become_a_rank(rank: int, spec: PoolSpec) -> None:
+    """Leave the parent's terminal, output, signal handlers and thread pool behind."""
+    # A session of its own: one signal ends the rank with whatever it has started, and an
+    # interrupt at the terminal reaches only pytest, which then ends the ranks.
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    log = os.open(spec.log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = open(fd, mode, buffering=1, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    faulthandler.enable(file=log, all_threads=True)
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    torch.set_num_threads(1)
+
+
+def _parent_environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _set_environment(base: dict[str, str], rank: int, spec: PoolSpec) -> None:
+    """The parent's environment with this rank's variables in it."""
+    values = {k: v for k, v in base.items() if not k.startswith("TORCHELASTIC_")}
+    for name in RANK_VARIABLES:
+        values.pop(name, None)
+    if not spec.serial:
+        numbers = (rank, rank, spec.size, spec.size, 0)
+        values.update(zip(RANK_VARIABLES[:5], map(str, numbers), strict=True))
+        values["MASTER_ADDR"] = "127.0.0.1"
+        values["MASTER_PORT"] = str(spec.master_port)
+    # The recorder reads its size when the first group is made.
+    values.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    if spec.detail:
+        values["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    if values != dict(os.environ):
+        os.environ.clear()
+        os.environ.update(values)
+
+
+def _join(rank: int, spec: PoolSpec, control: Channel) -> ForkedRank | None:
+    """Make the process group, where there is to be one, and report for service."""
+    try:
+        me = ForkedRank(rank, spec)
+        if spec.detail:
+            torch_private.compare_collectives()
+        if me.device.type == "cuda":
+            torch.cuda.set_device(me.device)
+        if spec.grouped:
+            dist.init_process_group(
+                spec.backend,
+                rank=rank,
+                world_size=spec.size,
+                store=torch_private.file_store(f"{spec.folder}/store", spec.size),
+                timeout=_GROUP_TIMEOUT,
+            )
+    except Exception as error:
+        control.send_object(_failed("raised", error), None)
+        return None
+    control.send_object(Ready(), None)
+    return me
+
+
+def _device(rank: int, kind: str) -> torch.device:
+    if kind == "cuda":
+        return torch.device("cuda", rank % max(torch.cuda.device_count(), 1))
+    return torch.device(kind)
+
+
+def _serve_calls(me: ForkedRank, spec: PoolSpec, control: Channel) -> None:
+    while True:
+        call: Call = control.receive_object(None)
+        sys.path[:] = call.sys_path
+        os.chdir(call.cwd)
+        _set_environment(call.environment, me.rank, spec)
+        control.send_object(_answer(me, spec, call), None)
+
+
+def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
+    hygiene = Hygiene()
+    hygiene.seed()
+    try:
+        fn: Callable[..., Any]
+        fn, args = pickle.loads(call.payload)
+        result = fn(me, *args)
+    except SystemExit as error:
+        return _failed("exited", error, message=f"sys.exit({error.code!r}) during the call")
+    except BaseException as error:
+        return _failed("raised", error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    try:
+        payload = pickle.dumps(result)
+    except Exception as error:
+        kind = type(result).__name__
+        return _failed(
+            "unserialisable", error, message=f"the result, a {kind}, cannot be sent: {error}"
+        )
+    if spec.grouped and not dist.is_initialized():
+        return Returned(payload, ("the world's process group had been destroyed",), spent=True)
+    notes = hygiene.restore(me.meshes)
+    return Returned(payload, tuple(notes), spent=False)
+
+
+def _failed(kind: Any, error: BaseException, message: str | None = None) -> Failed:
+    """A failure in words alone: the exception itself may not survive the journey."""
+    try:
+        text = str(error) if message is None else message
+    except Exception:
+        text = "(the exception has no readable message)"
+    return Failed(
+        kind=kind,
+        type_name=type(error).__name__,
+        message=text,
+        traceback="".join(traceback.format_exception(error)),
+        moment=time.monotonic(),
+    )
