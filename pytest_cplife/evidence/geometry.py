@@ -25,27 +25,23 @@ def piece(indices: Indices, count: int, position: int) -> Indices:
 
 def _order(placements: Sequence[Placement], mesh_shape: Sequence[int], dim: int) -> list[int]:
     """Mesh dimensions that cut tensor dimension `dim`, in the order in which they do."""
-    cutting = [
-        i for i, p in enumerate(placements) if p.kind in ("shard", "strided") and p.dim == dim
-    ]
-    order = list(cutting)
-    for i in reversed(cutting):
-        factor = placements[i].split_factor
-        if placements[i].kind != "strided" or factor == 1:
+    order: list[int] = []
+    for i, placement in reversed(list(enumerate(placements))):
+        if placement.kind not in ("shard", "strided") or placement.dim != dim:
             continue
-        order.remove(i)
-        after, reach = i, 1
-        for j in (j for j in cutting if j > i):
-            reach *= mesh_shape[j]
-            after = j
-            if reach == factor:
-                break
+        factor = placement.split_factor if placement.kind == "strided" else 1
+        # The cuts that come first are those of the innermost strided shards, not the next ones to
+        # the right on the mesh.
+        position, reach = 0, 1
+        while reach < factor and position < len(order):
+            reach *= mesh_shape[order[position]]
+            position += 1
         if reach != factor:
             raise ValueError(
                 f"a shard with split factor {factor} on mesh dimension {i} of {tuple(mesh_shape)}"
                 " has no shards of that count to its right"
             )
-        order.insert(order.index(after) + 1, i)
+        order.insert(position, i)
     return order
 
 
