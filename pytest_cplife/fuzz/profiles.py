@@ -1,0 +1,65 @@
+"""How much is tried, and how: three profiles that owe nothing to the user's own settings.
+
+Hypothesis settings that are not named are taken from the ambient profile, which is another one
+in CI; so every setting is named here, and settings are applied to each search, never loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A budget.
+
+    Attributes:
+        name: what ``--cplife-profile`` calls it.
+        examples: cheap examples per search; suites with dearer ones divide it (`Suite.cost`).
+        shrinks: examples that may be spent on making a failure smaller.
+        derandomize: the same examples every time; then there is no database.
+        seconds: search on until that time is over, in rounds of `examples`; None is one round.
+        database: where failing examples are kept for the next search.
+    """
+
+    name: str
+    examples: int
+    shrinks: int
+    derandomize: bool
+    seconds: float | None = None
+    database: Path | None = None
+
+    def settings(self, suite: str, cost: int) -> settings:
+        """The hypothesis settings of one round, with every field pinned."""
+        kept: ExampleDatabase | None = None
+        if self.database is not None and not self.derandomize:
+            kept = DirectoryBasedExampleDatabase(self.database / suite.replace(" ", "-"))
+        return settings(
+            backend="hypothesis",
+            max_examples=max(5, self.examples // cost),
+            derandomize=self.derandomize,
+            database=kept,
+            deadline=None,
+            phases=(Phase.reuse, Phase.generate, Phase.shrink),
+            print_blob=False,
+            report_multiple_bugs=False,
+            stateful_step_count=20,
+            suppress_health_check=tuple(HealthCheck),
+            verbosity=Verbosity.quiet,
+        )
+
+
+QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True)
+"""Seconds: a look while working."""
+
+GATE = Profile("gate", examples=300, shrinks=500, derandomize=True)
+"""The same examples on every machine and every day: for CI."""
+
+
+def explore(seconds: float, database: Path | None = None) -> Profile:
+    """Other examples every time, for `seconds`; what failed is tried first the next time."""
+    return Profile("explore", 300, 2000, derandomize=False, seconds=seconds, database=database)

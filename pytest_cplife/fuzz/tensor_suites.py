@@ -1,0 +1,66 @@
+"""The suites that need no trainer, only tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from pytest_cplife.fuzz import trees
+from pytest_cplife.fuzz.roundtrip import RoundTrip, gathered_dtypes, try_round_trip
+from pytest_cplife.fuzz.stage import FuzzStage
+from pytest_cplife.fuzz.tensors import PLAIN_LAYOUTS
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules.model import Violation
+from pytest_cplife.strategies import dtensor_trees, tensor_specs
+
+
+class RoundTripSuite:
+    """`to_plain` and `realign` of an adapter, on trees of tensors of every geometry."""
+
+    name = "round trip"
+    cost = 1
+
+    def __init__(
+        self,
+        stage: FuzzStage,
+        dtypes: Sequence[str] | None = None,
+        layouts: Sequence[str] = PLAIN_LAYOUTS,
+    ) -> None:
+        """
+        Args:
+            layouts: memory layouts to draw from.
+            dtypes: those to draw from; None takes the ones that the backend can gather, because no
+                adapter is to blame for the others (gloo has no int16 and no fp8).
+        """
+        self.stage = stage
+        self.layouts = tuple(layouts)
+        self._dtypes = None if dtypes is None else tuple(dtypes)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        if self._dtypes is None:
+            [self._dtypes, *_] = self.stage.run(self.stage.meshes[-1], gathered_dtypes)
+        return self._dtypes
+
+    def examples(self) -> SearchStrategy[RoundTrip]:
+        return st.sampled_from(list(self.stage.meshes)).flatmap(self._on)
+
+    def _on(self, spec: MeshSpec) -> SearchStrategy[RoundTrip]:
+        leaves = tensor_specs(spec, dtype_names=self.dtypes, layouts=self.layouts)
+        return st.builds(RoundTrip, st.just(spec), dtensor_trees(spec, leaves=leaves))
+
+    def check(self, example: RoundTrip) -> Sequence[Violation]:
+        stage = self.stage
+        return stage.judge(example.mesh, try_round_trip, example, stage.adapter, stage.new_folder())
+
+    def show(self, example: RoundTrip) -> str:
+        return f"mesh {example.mesh}\n{trees.show(example.tree)}"
+
+    def to_json(self, example: RoundTrip) -> dict[str, Any]:
+        return {"mesh": example.mesh.option, "tree": trees.to_json(example.tree)}
+
+    def from_json(self, data: dict[str, Any]) -> RoundTrip:
+        return RoundTrip(MeshSpec.parse(data["mesh"]), trees.from_json(data["tree"]))
