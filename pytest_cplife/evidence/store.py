@@ -7,7 +7,7 @@ tensors are equal, bit for bit, exactly when their digests are.
 from __future__ import annotations
 
 import hashlib
-import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _CHUNK = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class TensorStore:
-    """A folder of tensor contents; any number of processes may write to it at once."""
+    """A folder of tensor contents; any number of processes and threads may write to it at once."""
 
     root: Path
 
@@ -41,7 +41,8 @@ class TensorStore:
         target = self.root / name[:2] / name[2:]
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f"{target.name}.{os.getpid()}")
+            # Ranks may be threads of one process, or processes of several machines.
+            partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
             with partial.open("wb") as file:
                 file.write(raw)
             partial.replace(target)

@@ -177,7 +177,7 @@ def test_another_dimension_between_does_not_count() -> None:
 def test_a_split_factor_that_nothing_explains_is_refused(
     placements: list[Placement], mesh: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError, match="split factor [23] on mesh dimension"):
+    with pytest.raises(ValueError, match=r"split factor [23] on mesh dimension"):
         region((8,), placements, mesh, (0,) * len(mesh))
 
 
