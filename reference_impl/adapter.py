@@ -47,6 +47,12 @@ class Run(TrainingRun):
     def load(self, path: Path) -> None:
         self.trainer.load(path)
 
+    def save_sharded(self, path: Path) -> None:
+        self.trainer.save_sharded(path)
+
+    def load_sharded(self, path: Path) -> None:
+        self.trainer.load_sharded(path)
+
     def ema_weights(self) -> AbstractContextManager[None]:
         return self.trainer.ema.weights()
 

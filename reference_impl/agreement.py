@@ -19,13 +19,18 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written, read or fitted; the message names the file."""
 
 
-def gather(value: T) -> list[T]:
+def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     """Every rank's `value`, in rank order, on every rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return [value]
     values: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group=group)
     return values  # type: ignore[return-value]
+
+
+def world_size() -> int:
+    """Ranks of the process group, 1 in a serial run."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def global_rank() -> int:
@@ -34,7 +39,7 @@ def global_rank() -> int:
 
 
 @contextmanager
-def agreed(doing: str) -> Iterator[None]:
+def agreed(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise on every rank if the block raises on one. The block itself must not communicate.
 
     Raises:
@@ -45,7 +50,8 @@ def agreed(doing: str) -> Iterator[None]:
         yield
     except Exception as caught:
         error = caught
-    found = gather(None if error is None else f"{type(error).__name__}: {error}")
+    mine = None if error is None else f"{type(error).__name__}: {error}"
+    found = gather(mine, group)
     failed = [rank for rank, message in enumerate(found) if message is not None]
     if failed:
         where = f"rank {failed[0]}" if len(found) > 1 else "this process"

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from .agreement import CheckpointError, agreed, gather, global_rank
-from .plain import full_without_group, realign, to_plain
+from .atomic import sync
+from .plain import full_without_group, map_leaves, realign, to_plain
 
 FORMAT = "reference"
 FORMAT_VERSION = 3
@@ -38,23 +39,19 @@ def save_plain(payload: Mapping[str, Any], path: Path) -> None:
     plain = to_plain({**header, **payload}, keep=writer)
     with agreed(f"cannot save {path}"):
         if writer:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.tmp")
-            with temporary.open("wb") as file:
-                torch.save(plain, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_directory(path.parent)
+            write_file(path, plain)
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames in the directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def write_file(path: Path, value: Any) -> None:
+    """Replace the file `path` by what `torch.save` makes of `value`, wholly or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
 
 
 def read_plain(path: Path) -> dict[str, Any]:
@@ -76,10 +73,17 @@ def read_plain(path: Path) -> dict[str, Any]:
         version = payload.get("format_version", 1)
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise ValueError(f"format version {version}; this code reads up to {FORMAT_VERSION}")
+        # Format 2 held DTensors. They are made plain here, for to a live tensor of the same
+        # layout each would look like this rank's shard, and it is the saving rank's.
+        payload = map_leaves(payload, _out_of_file)
     with agreed(f"cannot load {path}"):
         if len(set(gather(fingerprint))) > 1:
             raise ValueError("the ranks have read different content under this path")
     return payload
+
+
+def _out_of_file(leaf: Any) -> Any:
+    return full_without_group(leaf) if isinstance(leaf, DTensor) else leaf
 
 
 def _verify(path: Path) -> int:
@@ -132,8 +136,6 @@ def stage_model(
             try:
                 if value.dtype != template.dtype:  # a silent cast loses bits for good
                     raise ValueError(f"dtype {value.dtype}, expected {template.dtype}")
-                if isinstance(value, DTensor):  # format 2
-                    value = full_without_group(value)
                 value = realign(value, template)
             except ValueError as error:
                 wrong.append(f"{key!r}: {error}")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from .plain import full_without_group, realign_tensor
+from .plain import realign_tensor
 
 Decay = Callable[[int], float]
 
@@ -181,8 +181,6 @@ class Ema:
         for fqn, live in self.shadow.items():
             value = known.get(fqn, weights[fqn])
             try:
-                if isinstance(value, DTensor) and fqn in known:
-                    value = full_without_group(value)
                 shadow[fqn] = realign_tensor(value.detach(), live).to(live.dtype)
             except ValueError as error:
                 raise ValueError(f"the average of {fqn!r}: {error}") from None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .plain import full_without_group, realign_tensor
+from .plain import realign_tensor
 
 State = dict[str, Any]
 
@@ -162,8 +162,6 @@ def _laid_out(entry: str, value: Any, fqn: str, parameter: Tensor, live: Any) ->
     """A state tensor laid out like its parameter; scalars and other values stay what they are."""
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
-    if isinstance(value, DTensor):
-        value = full_without_group(value)
     if value.shape == parameter.shape and not (entry == "step" and value.ndim == 0):
         aligned = realign_tensor(value, parameter)
         # The file is mapped into memory; the optimizer writes into its state.

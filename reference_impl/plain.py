@@ -99,8 +99,9 @@ def _plain_tensor(tensor: Tensor, keep: bool) -> Tensor | None:
 def realign(tree: Any, template: Any) -> Any:
     """`tree` with every tensor laid out like the one at the same place in `template`.
 
-    No communication: each rank cuts its part out of the full tensor that it has. Tensors
-    without a counterpart stay as they are.
+    Plain tensors move without communication: each rank cuts its part out of the full tensor
+    that it has. Live DTensors of another layout are redistributed, which is collective.
+    Tensors without a counterpart stay as they are.
 
     Raises:
         ValueError: a shape differs, or a layout cannot be reached from what the rank has.
@@ -140,7 +141,9 @@ def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
         ):
             local = tensor.to_local().detach().clone()
             return global_dtensor(local, template.device_mesh, template.placements, tensor.shape)
-        tensor = full_without_group(tensor)
+        if isinstance(template, DTensor) and tensor.device_mesh == template.device_mesh:
+            return tensor.redistribute(placements=template.placements).detach()
+        tensor = tensor.full_tensor()
     tensor = tensor.detach()
     if not isinstance(template, DTensor):
         return tensor.to(template.device)

@@ -28,6 +28,7 @@ from .model import ModelConfig, build_model
 from .optimizer_state import align_optimizer, commit_optimizer, export_optimizer, stage_optimizer
 from .plain import outside_inference
 from .rng import get_streams, seed_streams, set_streams, shared_integer
+from .sharded import DCP, PerRank
 from .topology import Topology
 from .wrap import wrap
 
@@ -156,13 +157,19 @@ class Trainer:
         return {
             "model": self.model.state_dict(keep_vars=True),
             "optimizers": [export_optimizer(self.model, self.optimizer)],
-            "schedulers": [self.scheduler.state_dict()],
             "ema": self.ema.state(),
+            **self.progress(),
+            "streams": gather({"layout": self._layout(), "state": get_streams()}),
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """What is neither a tensor nor a rank's own. The cursor counts global batches."""
+        return {
+            "schedulers": [self.scheduler.state_dict()],
             "global_step": self.global_step,
             "epoch": self.epoch,
             "data": {"epoch": self.epoch, "position": self.position},
             "hyper_parameters": dataclasses.asdict(self.model_config),
-            "rng": {"layout": self._layout(), "ranks": gather(get_streams())},
             "extra": self.extra,
         }
 
@@ -178,10 +185,40 @@ class Trainer:
         changed. A file that does not fit leaves the run as it was.
         """
         payload = read_plain(path)
-        self.restore(payload, f"cannot load {path}")
+        streams = payload.get("streams", [])
+        mine = streams[self.rank] if self.rank < len(streams) else None
+        self.restore(payload, f"cannot load {path}", mine)
 
-    def restore(self, payload: Mapping[str, Any], doing: str) -> None:
-        """Put a payload of full tensors into the live run."""
+    def sharded_state(self) -> dict[str, Any]:
+        """The same for `DCP.save`, with the live objects; random streams are each rank's own."""
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "ema": self.ema.state(),
+            "run": self.progress(),
+            "streams": PerRank({"layout": self._layout(), "state": get_streams()}),
+        }
+
+    def save_sharded(self, path: Path) -> None:
+        """Write the distributed checkpoint `path`. Collective."""
+        with self.ema.training_weights():
+            DCP.save(self.sharded_state(), path)
+
+    def load_sharded(self, path: Path) -> None:
+        """Resume from the distributed checkpoint `path`, of any topology. Collective."""
+        tree = DCP.read(self.sharded_state(), path)
+        payload = {
+            "model": tree["model"],
+            "optimizers": [tree["optimizer"]],
+            "ema": tree["ema"],
+            **tree["run"],
+        }
+        self.restore(payload, f"cannot load {path}", tree["streams"])
+
+    def restore(
+        self, payload: Mapping[str, Any], doing: str, streams: Mapping[str, Any] | None
+    ) -> None:
+        """Put a payload, of full tensors or laid out already, into the live run. Collective."""
         with agreed(doing):
             staged, _ = stage_model(self.model, payload["model"])
             optimizer = stage_optimizer(self.model, self.optimizer, payload["optimizers"][0])
@@ -197,7 +234,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.global_step, self.epoch, self.position = step, epoch, position
         self.extra = dict(payload.get("extra", {}))
-        self._resume_streams(payload.get("rng"))
+        self._resume_streams(streams)
 
     def load_pretrained(self, path: Path) -> LoadReport:
         """Take over the weights of `path` that this model has, if it is the same architecture."""
@@ -216,7 +253,7 @@ class Trainer:
             and saved is not None
             and saved["layout"] == self._layout()
         ):
-            set_streams(saved["ranks"][self.rank])
+            set_streams(saved["state"])
         else:
             seed_streams(self.config.seed, self.rank, self.epoch, self.global_step)
 

@@ -1,0 +1,105 @@
+"""The ``.metadata`` file of torch.distributed.checkpoint, read without running what is in it.
+
+torch 2.13 gives the file to ``pickle.load``, which executes whatever it names, checks neither
+its version nor that the chunks of a tensor cover it, and joins its paths to the directory
+unseen: a hole leaves the target untouched, silently.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+
+NAME = ".metadata"
+_ALLOWED = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+    "pathlib._local": {"Path", "PosixPath", "PurePosixPath"},
+    "collections": {"OrderedDict"},
+}
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _ALLOWED.get(module, ()):
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
+
+
+def read_metadata(path: Path) -> Metadata:
+    """The metadata of the DCP directory `path`, checked.
+
+    Raises:
+        ValueError: it names other code, leaves the directory, or its chunks do not cover
+            every tensor exactly once.
+    """
+    with (path / NAME).open("rb") as file:
+        try:
+            metadata = _Restricted(file).load()
+        except Exception as error:  # a damaged pickle raises nearly anything
+            raise ValueError(f"{path / NAME} cannot be read: {error}") from error
+    if not isinstance(metadata, Metadata):
+        raise ValueError(f"{path / NAME} holds a {type(metadata).__name__}")
+    for info in (metadata.storage_data or {}).values():
+        relative = PurePosixPath(info.relative_path)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise ValueError(f"{path / NAME} points to {str(relative)!r}, outside the directory")
+    for key, entry in metadata.state_dict_metadata.items():
+        if isinstance(entry, TensorStorageMetadata):
+            _check_tiling(f"{path / NAME}: {key!r}", entry)
+    return metadata
+
+
+def _check_tiling(what: str, entry: TensorStorageMetadata) -> None:
+    """Chunks inside the tensor, no two overlapping, volumes adding up: tiled exactly once."""
+    boxes = [(tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks if math.prod(c.sizes)]
+    for offsets, sizes in boxes:
+        ends = [start + length for start, length in zip(offsets, sizes, strict=True)]
+        if any(end > size for end, size in zip(ends, entry.size, strict=True)):
+            raise ValueError(f"{what} has a chunk at {offsets} of {sizes} outside {entry.size}")
+    # Sorted, two boxes that overlap need not be neighbours, but one then starts before the
+    # other has ended along the first dimension: only those are compared.
+    boxes.sort()
+    for index, (offsets, sizes) in enumerate(boxes):
+        for other_offsets, other_sizes in boxes[index + 1 :]:
+            if offsets and other_offsets[0] >= offsets[0] + sizes[0]:
+                break
+            pairs = zip(offsets, sizes, other_offsets, other_sizes, strict=True)
+            if all(a < b + m and b < a + n for a, n, b, m in pairs):
+                raise ValueError(f"{what} is written twice at {other_offsets}")
+    if sum(math.prod(sizes) for _, sizes in boxes) != math.prod(entry.size):
+        raise ValueError(f"{what} is not covered by its chunks")
+
+
+class CheckedReader(FileSystemReader):
+    """torch's reader with the restricted metadata."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._folder = path
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        metadata = read_metadata(self._folder)
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata

@@ -1,0 +1,155 @@
+"""The files of a distributed checkpoint: written beside, checked, published; read and checked.
+
+``.metadata`` and ``__R_N.distcp`` are DCP's and hold tensors only. ``state.pt`` holds what is
+not a tensor and the same for all ranks, ``rank-R.pt`` what each rank has of its own;
+``manifest.json`` comes last.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from . import atomic
+from .agreement import CheckpointError, agreed, gather, global_rank, world_size
+from .dcp_metadata import CheckedReader, read_metadata
+from .skeleton import join, split
+from .topology import global_dtensor
+
+COMMON = "state.pt"
+
+
+def rank_file(rank: int) -> str:
+    """The file of one rank's own values."""
+    return f"rank-{rank:05d}.pt"
+
+
+def write_shards(
+    tree: Mapping[str, Any],
+    own: Mapping[str, Any],
+    path: Path,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Write `tree`, which the ranks have together, and each rank's `own` to `path`. Collective."""
+    doing, rank = f"cannot save {path}", global_rank()
+    folder: Path | None = None
+    tensors: dict[str, Tensor] = {}
+    with agreed(doing, group):
+        tensors, skeleton = split(tree)
+        tensors = {key: tensor.detach() for key, tensor in tensors.items()}
+        folder = atomic.begin(path) if rank == 0 else None
+    folder = gather(folder, group)[0]
+    assert folder is not None
+    try:
+        try:
+            serial = world_size() == 1 and not dist.is_initialized()
+            save(
+                tensors,
+                storage_writer=FileSystemWriter(folder, overwrite=False),
+                process_group=group,
+                no_dist=serial,
+            )
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            raise CheckpointError(f"{doing}: {error}") from error
+        records: dict[str, atomic.FileRecord] = {}
+        objects = False
+        with agreed(doing, group):
+            torch.save(dict(own), folder / rank_file(rank))
+            mine = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
+            if rank == 0:
+                torch.save(skeleton, folder / COMMON)
+                objects = not _loads_restricted(folder / COMMON)
+                read_metadata(folder)  # every tensor is tiled exactly once
+                mine += [COMMON, ".metadata"]
+            objects = objects or not _loads_restricted(folder / rank_file(rank))
+            records = {name: atomic.file_record(folder / name) for name in mine}
+        everyone = gather((records, objects), group)
+        with agreed(doing, group):
+            if rank == 0:
+                atomic.publish(
+                    folder,
+                    path,
+                    {name: record for part, _ in everyone for name, record in part.items()},
+                    world_size=len(everyone),
+                    objects=any(flag for _, flag in everyone),
+                )
+    except CheckpointError:
+        if rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _loads_restricted(path: Path) -> bool:
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        return False
+    return True
+
+
+def read_shards(
+    path: Path, live: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The tree at `path` in fresh tensors, and this rank's own values. Collective.
+
+    Args:
+        path: the directory.
+        live: by key (or by the beginning of keys, ending in a dot), the tensors after which the
+            ones of the same shape are laid out; all others become plain and full.
+
+    Returns:
+        The tree, and this rank's values, None where another number of ranks wrote them.
+    """
+    doing, rank = f"cannot load {path}", global_rank()
+    with agreed(doing):
+        if rank == 0:
+            atomic.recover(path)
+    targets: dict[str, Tensor] = {}
+    skeleton: Any = None
+    own: dict[str, Any] | None = None
+    with agreed(doing):
+        manifest = atomic.read_manifest(path)
+        atomic.verify(path, manifest, rank, world_size())
+        # Objects are there by the trainer's design or not at all; then none can be smuggled in.
+        restricted = not manifest["objects"]
+        skeleton = torch.load(path / COMMON, map_location="cpu", weights_only=restricted)
+        if manifest["world_size"] == world_size():
+            own = torch.load(path / rank_file(rank), map_location="cpu", weights_only=restricted)
+        for key, entry in read_metadata(path).state_dict_metadata.items():
+            if not isinstance(entry, TensorStorageMetadata):
+                raise ValueError(f"{path}: {key!r} is not a tensor")
+            targets[key] = _target(entry, _counterpart(key, live))
+    # Into fresh tensors: a read that fails half way has touched nothing that lives.
+    try:
+        load(targets, storage_reader=CheckedReader(path), no_dist=not dist.is_initialized())
+    except (Exception, CheckpointException) as error:
+        raise CheckpointError(f"{doing}: {error}") from error
+    return join(skeleton, targets), own
+
+
+def _counterpart(key: str, live: Mapping[str, Tensor]) -> Tensor | None:
+    if key in live:
+        return live[key]
+    return live.get(key.rpartition(".")[0] + ".")
+
+
+def _target(entry: TensorStorageMetadata, template: Tensor | None) -> Tensor:
+    """An empty tensor to read into. Its dtype is the file's: into another DCP casts, silently."""
+    dtype = entry.properties.dtype
+    if not isinstance(template, DTensor) or template.shape != entry.size:
+        return torch.empty(entry.size, dtype=dtype)
+    local = torch.empty_like(template.to_local(), dtype=dtype)
+    return global_dtensor(local, template.device_mesh, template.placements, entry.size)

@@ -1,0 +1,191 @@
+"""Distributed checkpoints: every rank writes its shards, any topology reads them.
+
+The tensors go through :mod:`torch.distributed.checkpoint`, whose layout and resharding are
+right. Around it: a directory that appears whole (`atomic`), a checked ``.metadata``
+(`dcp_metadata`), state that is not tensors outside of DCP's byte items (which execute code
+when they are read), and values of each rank under a name of their own: under one key DCP
+keeps one rank's for all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .agreement import agreed
+from .checkpoint import commit_model, stage_model
+from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
+from .plain import map_leaves, outside_inference
+from .shard_files import read_shards, write_shards
+from .skeleton import split
+
+
+@dataclass
+class PerRank:
+    """A value that every rank has its own of: random streams, a loader's position."""
+
+    value: Any = None
+
+
+class DCP:
+    """Save and load mappings of models, optimizers and state; collective."""
+
+    @staticmethod
+    @outside_inference
+    def save(state: Mapping[str, Any], checkpoint_id: Path | str) -> None:
+        """Write `state` to the directory `checkpoint_id`, which appears when it is whole.
+
+        Args:
+            state: modules, optimizers of these modules, objects with ``state_dict``, nested
+                containers of tensors and values, and `PerRank` values.
+        """
+        tree, own = _export(state)
+        write_shards(tree, own, Path(checkpoint_id))
+
+    @staticmethod
+    @outside_inference
+    def load(state: MutableMapping[str, Any], checkpoint_id: Path | str) -> None:
+        """Read `checkpoint_id` into `state`: live objects in place, other values replaced.
+
+        Tensors take the layout of the live ones under the same name. `PerRank` values are
+        None where the checkpoint was written by another number of ranks.
+
+        Raises:
+            CheckpointError: on every rank; nothing has been changed.
+        """
+        tree, own = _read(state, Path(checkpoint_id))
+        _put(state, tree, own, f"cannot load {checkpoint_id}")
+
+    @staticmethod
+    @outside_inference
+    def read(state: Mapping[str, Any], checkpoint_id: Path | str) -> dict[str, Any]:
+        """What `load` would put in, laid out like the live `state`; nothing is changed.
+
+        For a trainer that has more to check than models and optimizers before it changes any.
+        """
+        tree, own = _read(state, Path(checkpoint_id))
+        mine = {name for name, value in state.items() if isinstance(value, PerRank)}
+        return tree | {name: None if own is None else own.get(name) for name in mine}
+
+
+class AsyncSaver:
+    """Saves that go on in a thread while the training does; made and used collectively.
+
+    What is saved is copied before `save` returns. The thread has a group of its own, so that
+    its messages cannot meet the training's. One save at a time: the next waits for the last.
+    """
+
+    def __init__(self) -> None:
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    @outside_inference
+    def save(self, state: Mapping[str, Any], checkpoint_id: Path | str) -> None:
+        """Begin a save; raises what the one before it has run into."""
+        self.wait()
+        tree, own = copied(_export(state))
+        self._pending = self._thread.submit(
+            write_shards, tree, own, Path(checkpoint_id), self._group
+        )
+
+    def wait(self) -> None:
+        """Return when the last save is on the disk; raise if it failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+
+def copied(tree: Any) -> Any:
+    """`tree` with copies of its tensors (DTensors stay what they are) and its other values."""
+    return map_leaves(
+        tree, lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
+    )
+
+
+def owner(state: Mapping[str, Any], optimizer: Optimizer) -> nn.Module:
+    """The module of `state` whose parameters `optimizer` holds."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for value in state.values():
+        if isinstance(value, nn.Module) and held <= {id(p) for p in value.parameters()}:
+            return value
+    raise ValueError("an optimizer's model must be in the same mapping: its state goes by FQN")
+
+
+def _export(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tree that all ranks write together, and this rank's own values."""
+    tree: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, PerRank):
+            own[name] = value.value
+        elif isinstance(value, nn.Module):
+            saved = value.state_dict()
+            tree[name] = {**saved}
+            tree[f"{name}.versions"] = dict(getattr(saved, "_metadata", {}))
+        elif isinstance(value, Optimizer):
+            tree[name] = export_optimizer(owner(state, value), value)
+        elif hasattr(value, "state_dict"):
+            tree[name] = value.state_dict()
+        else:
+            tree[name] = value
+    return tree, own
+
+
+def _read(state: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    live, _ = split(_export(state)[0])
+    for name, value in state.items():
+        if isinstance(value, Optimizer):
+            # Before the first step there is no state to lay out by: it goes by its parameter.
+            for fqn, parameter in owner(state, value).named_parameters():
+                live[f"{name}.state.{fqn}."] = parameter
+    tree, own = read_shards(path, live)
+    for name, value in state.items():
+        if isinstance(value, nn.Module) and name in tree:
+            saved = OrderedDict(tree[name])
+            saved._metadata = tree.get(f"{name}.versions", {})  # type: ignore[attr-defined]
+            tree[name] = saved
+    return tree, own
+
+
+def _put(
+    state: MutableMapping[str, Any], tree: dict[str, Any], own: dict[str, Any] | None, doing: str
+) -> None:
+    """Check what was read against every live object, then change them all."""
+    modules, optimizers = {}, {}
+    with agreed(doing):
+        for name, value in state.items():
+            if not isinstance(value, PerRank) and name not in tree:
+                raise ValueError(f"there is no {name!r} in it, but {sorted(tree)}")
+            if isinstance(value, nn.Module):
+                modules[name] = stage_model(value, tree[name])[0]
+            elif isinstance(value, Optimizer):
+                optimizers[name] = stage_optimizer(owner(state, value), value, tree[name])
+    for name, staged in modules.items():
+        commit_model(state[name], staged)
+    for name, prepared in optimizers.items():
+        commit_optimizer(state[name], prepared)
+    for name, value in state.items():
+        if isinstance(value, PerRank):
+            value.value = None if own is None else own.get(name)
+        elif name not in modules and name not in optimizers:
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(tree[name])
+            else:
+                state[name] = tree[name]
