@@ -1,0 +1,5 @@
+"""RNG: random streams."""
+
+from pytest_cplife.suite import rule_tests
+
+globals().update(rule_tests("RNG"))
