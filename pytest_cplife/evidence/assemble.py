@@ -33,7 +33,7 @@ class Assembler:
         first = records[0]
         if first.kind != "dtensor":
             if first.digest is None:
-                raise CannotAssemble(f"rank 0 holds no values (device {first.device})")
+                raise CannotAssemble(_no_values(0, first))
             return first.digest
         key = tuple((r.digest, r.shape, r.placements, r.mesh) for r in records)
         if key not in self._digests:
@@ -48,6 +48,9 @@ class Assembler:
                 what its placements say, or there are no values.
         """
         first = records[0]
+        for rank, record in enumerate(records if first.kind == "dtensor" else records[:1]):
+            if record.digest is None:
+                raise CannotAssemble(_no_values(rank, record))
         if first.kind != "dtensor":
             return self._local(first)
         problem = geometry_problem(records)
@@ -88,8 +91,7 @@ class Assembler:
         return total
 
     def _local(self, record: TensorRecord) -> torch.Tensor:
-        if record.digest is None:
-            raise CannotAssemble(f"there are no values on device {record.device}")
+        assert record.digest is not None
         return self.store.get(record.digest, record.dtype, record.local_shape)
 
 
@@ -106,7 +108,7 @@ def geometry_problem(records: Sequence[TensorRecord]) -> str:
         if first.mesh is None or record.mesh is None:
             continue
         if record.mesh.shape != first.mesh.shape or record.mesh.names != first.mesh.names:
-            return f"rank 0 has a mesh {first.mesh.shape}, rank {rank} one of {record.mesh.shape}"
+            return f"rank 0 has a mesh {_dims(first)}, rank {rank} one of {_dims(record)}"
         if record.mesh.coordinate is None:
             return f"rank {rank} is not in the mesh"
         if any(p.kind == "unknown" for p in record.placements):
@@ -161,6 +163,17 @@ def _index(record: TensorRecord) -> tuple[np.ndarray, ...]:
 def _mesh_shape(record: TensorRecord) -> tuple[int, ...]:
     assert record.mesh is not None
     return record.mesh.shape
+
+
+def _dims(record: TensorRecord) -> str:
+    assert record.mesh is not None
+    return ",".join(
+        f"{name}={size}" for name, size in zip(record.mesh.names, record.mesh.shape, strict=True)
+    )
+
+
+def _no_values(rank: int, record: TensorRecord) -> str:
+    return f"rank {rank} holds no values (device {record.device})"
 
 
 def _show(value: object) -> str:
