@@ -182,7 +182,6 @@ def of(records: list[TensorRecord], rank: int, **changes: object) -> list[Tensor
 def test_what_does_not_fit_is_named_with_its_rank(store: TensorStore, assembler: Assembler) -> None:
     good = cut(torch.arange(6.0).reshape(3, 2), store, "dp=3", S0)
     assert geometry_problem(good) == ""
-    other = MeshView(("tp",), (3,), (0, 1, 2), "cpu", (2,))
     outside = MeshView(("dp",), (3,), (0, 1, 2), "cpu", None)
     wrong = {
         "shape is [3, 2] on rank 0 but [4, 2] on rank 2": of(good, 2, shape=(4, 2)),
