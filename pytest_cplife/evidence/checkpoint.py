@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,9 @@ COUNTER_NAMES = {
     "global_step": ("global_step", "step", "iteration", "iter", "steps"),
     "epoch": ("epoch", "current_epoch"),
 }
-_EMA_WORDS = ("ema", "average", "shadow", "swa")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_EMA_WORDS = re.compile(r"ema|swa|averag\w*|shadow\w*")
+_OPTIMIZER_WORDS = re.compile(r"optim|optimizers?|avg|momentum")
 _HALF = 0.5
 
 
@@ -96,15 +99,18 @@ def find_parts(payload: Any, names: Collection[str]) -> CheckpointView:
         UnreadableCheckpoint: no mapping of tensors covers half of `names`.
     """
     candidates = [c for path, node in containers(payload) if (c := _candidate(path, node, names))]
-    models = [c for c in candidates if not _says_ema(c.path)] or candidates
-    if not models:
+    if not candidates:
         seen = [f"{path or 'top level'} ({len(node)})" for path, node in containers(payload)][:8]
         raise UnreadableCheckpoint(
             f"no mapping of tensors covers the {len(names)} keys of the serial model; mappings in"
             f" the file (and their sizes): {', '.join(seen) or 'none'}"
         )
-    model = max(models, key=lambda c: c.coverage)
-    averages = [c for c in candidates if c is not model and _says_ema(c.path)]
+    # Moments may be kept by name as well, and then cover the names as well as the weights do.
+    model = max(
+        candidates,
+        key=lambda c: (not _says(_EMA_WORDS, c), not _says(_OPTIMIZER_WORDS, c), c.coverage),
+    )
+    averages = [c for c in candidates if c is not model and _says(_EMA_WORDS, c)]
     return CheckpointView(
         model=model.stripped(),
         optimizers=_optimizers(payload),
@@ -141,8 +147,8 @@ def _prefixes(keys: Collection[str], names: Collection[str]) -> set[str]:
     }
 
 
-def _says_ema(path: str) -> bool:
-    return any(word in path.lower() for word in _EMA_WORDS)
+def _says(words: re.Pattern[str], candidate: _Candidate) -> bool:
+    return any(words.fullmatch(word.lower()) for word in _WORD.findall(candidate.path))
 
 
 def _optimizers(payload: Any) -> tuple[Mapping[str, Any], ...]:
