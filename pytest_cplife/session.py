@@ -157,6 +157,10 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, missing.not_offered)
         for run in self._upstream(case, missing.run):
             if run.failure is None:
+                if run.held_back and not self._failed(case, run):
+                    # The save came to its end, but there is no file: its own rule says so.
+                    blocker = owner(run.held_back, RUNS[run.name].source_phase)
+                    return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
                 continue
             blocker = owner(run.name, run.failure.phase)
             if blocker != rule.id:
@@ -170,6 +174,12 @@ class Session:
             )
             return Verdict(rule.id, mesh, Outcome.FAILED, violations=(violation,))
         raise missing
+
+    def _failed(self, case: Case, run: RunEvidence) -> bool:
+        """True where the run that had to come before `run` ended badly, or one before that."""
+        spec = case.partner if RUNS[run.name].partner else run.spec
+        source = self._run(run.held_back, spec)
+        return source.failure is not None or bool(source.held_back)
 
     def _upstream(self, case: Case, name: str) -> list[RunEvidence]:
         """The run itself and those that had to come first, nearest first."""

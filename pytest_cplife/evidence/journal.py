@@ -24,7 +24,7 @@ class RankJournal:
     Attributes:
         phases: seconds that each completed phase took.
         open_phase: the phase that was begun and not completed, "" where there is none.
-        absent: by phase, why the adapter does not offer it.
+        absent: by name of a moment or fact, why the adapter does not offer it.
         snapshots: by moment.
         steps: by stretch of training.
         losses: by stretch of training.
@@ -62,9 +62,10 @@ class Recorder:
         yield
         self._write("end", name, time.perf_counter() - start)
 
-    def absent(self, phase: str, why: str) -> None:
-        """The adapter does not offer what `phase` asks for."""
-        self._write("absent", phase, why)
+    def absent(self, why: str, *names: str) -> None:
+        """The adapter does not offer what would have given the moments and facts `names`."""
+        for name in names:
+            self._write("absent", name, why)
 
     def moment(self, name: str, run: TrainingRun) -> None:
         """Take a snapshot under the name `name`."""
@@ -97,7 +98,6 @@ def read_journal(path: Path) -> RankJournal:
     """Read what a rank wrote; an entry that was cut off ends it."""
     journal = RankJournal()
     tables: dict[str, dict[str, Any]] = {
-        "absent": journal.absent,
         "snapshot": journal.snapshots,
         "steps": journal.steps,
         "losses": journal.losses,
@@ -117,5 +117,8 @@ def read_journal(path: Path) -> RankJournal:
             elif kind == "end":
                 journal.open_phase = ""
                 journal.phases[key] = value
+            elif kind == "absent":
+                journal.open_phase = ""
+                journal.absent[key] = value
             else:
                 tables[kind][key] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +53,10 @@ def view_tensor(tensor: torch.Tensor, store: TensorStore, *, keep: bool = True) 
         )
     else:
         local, mesh, placements = tensor.detach(), None, ()
-    plain = isinstance(tensor, torch.nn.Parameter) or type(tensor) is torch.Tensor
+    if local.layout is not torch.strided:
+        # The gradient of a sparse embedding is a gradient like any other.
+        local = local.to_dense()
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     readable = local.device.type != "meta"
     storage = local.untyped_storage()
     return TensorRecord(
@@ -61,7 +65,7 @@ def view_tensor(tensor: torch.Tensor, store: TensorStore, *, keep: bool = True) 
         device=str(local.device),
         dtype=str(tensor.dtype),
         shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
+        stride=tuple((local if mesh is None else tensor).stride()),
         local_shape=tuple(local.shape),
         requires_grad=tensor.requires_grad,
         mesh=mesh,
@@ -107,8 +111,20 @@ def _text(value: Any) -> str:
         return repr(value)
     if isinstance(value, (Mapping, list, tuple, set, frozenset)) and not value:
         return repr(value)
-    try:
-        raw = pickle.dumps(value, protocol=4)
-    except Exception:  # Lambdas, generators and the like are told apart by their class alone.
-        return f"<{type(value).__qualname__}>"
-    return f"<{type(value).__qualname__} {hashlib.blake2b(raw, digest_size=8).hexdigest()}>"
+    if isinstance(value, (set, frozenset)):
+        # Its order is another in every process.
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    for fast in (True, False):
+        # Without its memory of objects already seen ("fast") a pickle tells equal values alike,
+        # however many of their parts are one object; cycles need that memory.
+        raw = io.BytesIO()
+        pickler = pickle.Pickler(raw, protocol=4)
+        pickler.fast = fast
+        try:
+            pickler.dump(value)
+        except Exception:
+            continue
+        digest = hashlib.blake2b(raw.getbuffer(), digest_size=8).hexdigest()
+        return f"<{type(value).__qualname__} {digest}>"
+    # Lambdas, generators and the like are told apart by their class alone.
+    return f"<{type(value).__qualname__}>"

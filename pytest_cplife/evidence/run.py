@@ -161,9 +161,12 @@ class RunEvidence:
     def completed(self, phase: str) -> bool:
         return bool(self.ranks) and all(phase in journal.phases for journal in self.ranks)
 
-    def not_offered(self) -> str:
-        """Why the adapter does not offer a phase of this run, "" where it offers all."""
-        return next((why for j in self.ranks for why in j.absent.values()), "")
+    def not_offered(self, wanted: str) -> str:
+        """Why the adapter does not offer what would have given `wanted`, "" where it does."""
+        for journal in self.ranks:
+            if journal.absent:
+                return journal.absent.get(wanted) or next(iter(journal.absent.values()))
+        return ""
 
     def _tables(
         self, which: Callable[[RankJournal], Mapping[str, Any]], names: Iterable[str]
@@ -175,7 +178,7 @@ class RunEvidence:
         return tables
 
     def _unanswered(self, wanted: str) -> Unanswered:
-        return Unanswered(self.name, wanted, "" if self.failure else self.not_offered())
+        return Unanswered(self.name, wanted, "" if self.failure else self.not_offered(wanted))
 
 
 def _columns(tables: list[Any]) -> dict[str, list[Any]]:

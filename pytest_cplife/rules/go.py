@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import Table, compare, counters
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import file_model, file_state, group_values, scheduler_values
+from pytest_cplife.rules.save import (
+    file_model,
+    file_state,
+    group_values,
+    scheduler_values,
+    unchanged,
+)
 
 _RUNS = ("uninterrupted", "resumed")
 _MOMENTS = ("after next step", "end")
@@ -180,3 +186,108 @@ def second_generation(case: Case) -> Iterator[Finding]:
     yield from file_model(case, file, run, live, "second file")
     if file.optimizers:
         yield from file_state(case, file, run, live, "second file")
+
+
+@rule(
+    "GO-09",
+    "two stops in a row",
+    statement="A run that stops twice, and is resumed each time in other processes, ends as the"
+    " uninterrupted run does: weights, optimizer state and counters.",
+    why="Runs of weeks stop many times; what is only kept in memory survives one resume.",
+    cause="Counters that restart at each load, or a second file that holds what the first held.",
+    runs=("uninterrupted", "relayed", "relayed again"),
+    budgeted=True,
+    events=("weights moved on",),
+)
+def two_stops(case: Case) -> Iterator[Finding]:
+    if case.declared.save_points != "any":
+        raise NotCovered(f"save_points is {case.declared.save_points!r}")
+    yield from completes(case, "GO-09", "relayed", "relayed again")
+    run, other = case["uninterrupted"], case["relayed again"]
+    a, b = run.at("end"), other.at("end")
+    pairs: tuple[tuple[str, Table, Table], ...] = (
+        ("weights", a.parameters, b.parameters),
+        ("optimizer state", a.optimizer_state, b.optimizer_state),
+        ("counters", counters(a), counters(b)),
+    )
+    for what, x, y in pairs:
+        yield from compare(
+            case, run.assembler, what, x, y, moment=f"after two stops: {b.name}", noisy_at="end"
+        )
+
+
+@rule(
+    "GO-10",
+    "a checkpoint from before the first step resumes",
+    statement="What was saved before the first step loads, and the first step from it equals the"
+    " uninterrupted run's.",
+    why="Step 0 is where seeds, sweeps and comparisons branch off.",
+    cause="A load that expects optimizer state where there was none, or that makes a hidden step.",
+    runs=("uninterrupted", "early", "rewound"),
+    budgeted=True,
+)
+def early_resumes(case: Case) -> Iterator[Finding]:
+    if case.declared.save_points != "any":
+        raise NotCovered(f"save_points is {case.declared.save_points!r}")
+    yield from completes(case, "GO-10", "rewound")
+    moment = "after first step"
+    run = case["uninterrupted"]
+    a, b = run.at(moment), case["rewound"].at(moment)
+    for what, x, y in (
+        ("weights", a.parameters, b.parameters),
+        ("optimizer state", a.optimizer_state, b.optimizer_state),
+    ):
+        yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+
+
+@rule(
+    "GO-11",
+    "evaluation leaves training alone",
+    statement="predict() changes no weight, buffer, optimizer entry, hyperparameter, counter or"
+    " random stream of any rank, and leaves the model in the mode it found it in.",
+    why="A run that is evaluated often is then another run than one that is not.",
+    cause="Dropout left off, statistics updated in evaluation, or noise drawn from the training"
+    " stream.",
+    runs=("evaluated",),
+    needs=("predict",),
+)
+def evaluation_is_silent(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "GO-11", "evaluated")
+    run = case["evaluated"]
+    before, after = run.at("before evaluation"), run.at("after prediction")
+    yield from unchanged(case, run, before, after)
+    for a, b in zip(before.ranks, after.ranks, strict=True):
+        if a.training != b.training:
+            yield Violation(
+                "model.training", f"{a.training}", f"{b.training}", after.label, ranks=(b.rank,)
+            )
+
+
+@rule(
+    "GO-12",
+    "predictions come back",
+    statement="On the same topology the prediction right after a load equals, bit for bit, the one"
+    " at the save point, and is the same on all ranks.",
+    why="It is the model that is shipped; whatever state it uses has to be in the file.",
+    cause="A buffer, a cache or a mode that the checkpoint does not carry.",
+    runs=("evaluated", "still"),
+    needs=("predict",),
+    budgeted=True,
+)
+def predictions_return(case: Case) -> Iterator[Finding]:
+    a, b = case["evaluated"].fact("prediction"), case["still"].fact("prediction")
+    for moment, values in (("at the save point", a), ("after the load", b)):
+        odd = tuple(rank for rank, x in enumerate(values) if x.digest != values[0].digest)
+        if odd:
+            yield Violation(
+                "prediction", "the same on all ranks", "another value", moment, ranks=odd
+            )
+    yield from compare(
+        case,
+        case["still"].assembler,
+        "prediction",
+        {"prediction": a[:1]},
+        {"prediction": b[:1]},
+        moment="after the load",
+        noisy_at="at save point",
+    )

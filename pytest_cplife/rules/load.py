@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_cplife.evidence.records import ValueRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare, counters, replicas_agree, same_layout
 from pytest_cplife.rules.model import Finding, Violation
@@ -195,3 +196,98 @@ def replicas_after_load(case: Case) -> Iterator[Finding]:
     loaded = case["resumed"].at("after load")
     for columns in (loaded.parameters, loaded.buffers, loaded.optimizer_tensors):
         yield from replicas_agree(columns, moment=loaded.label)
+
+
+@rule(
+    "LOAD-11",
+    "a step with zero lr moves nothing",
+    statement="After a load, a step with every learning rate at 0 leaves every weight as it is.",
+    why="A stale master copy, or one that was never loaded, overwrites the weights at the first"
+    " step, whatever the lr.",
+    cause="Loading the weights but not the copies derived from them: masters, flat buffers, clones"
+    " of an offload.",
+    runs=("saving", "still"),
+)
+def still_step(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "LOAD-11", "still")
+    run = case["still"]
+    used = {
+        value
+        for steps in run.steps("still")
+        for step in steps
+        for group in step.hyperparameters
+        for key, value in group.items()
+        if key == "lr" and isinstance(value, ValueRecord)
+    }
+    if any(float(value.text) != 0.0 for value in used):
+        raise NotCovered("the trainer sets its own lr before the step")
+    before, after = run.at("after load").parameters, run.at("after still step").parameters
+    # A weight that moved was not made from the loaded one; -0.0 and such are no movement.
+    moment = "still: after a step with lr 0"
+    yield from compare(case, run.assembler, "weights", before, after, moment=moment)
+
+
+@rule(
+    "LOAD-12",
+    "a file of another architecture is refused",
+    statement="A file in which a weight is missing, or has another size, ends load() in an"
+    " exception on every rank.",
+    why="A weight that is silently left at its initial value is never found again.",
+    cause="strict=False without a check of what was missing, a copy of the overlapping rows, or an"
+    " exception that is caught and logged.",
+    runs=("refusing",),
+)
+def other_architecture(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "LOAD-12", "refusing")
+    for edit in ("a missing weight", "a weight of another size"):
+        yield from _refused(case, edit)
+
+
+@rule(
+    "LOAD-13",
+    "an unknown weight is refused",
+    statement="A file with a weight that the model does not have ends load() in an exception on"
+    " every rank.",
+    why="What the model does not know was trained, and is thrown away without a word.",
+    cause="strict=False, or a loader that only asks for the keys it knows.",
+    level="should",
+    runs=("refusing",),
+)
+def unknown_weight(case: Case) -> Iterator[Finding]:
+    yield from _refused(case, "an unknown weight")
+
+
+def _refused(case: Case, edit: str) -> Iterator[Finding]:
+    run = case["refusing"]
+    key = run.ranks[0].facts.get(f"edited {edit}", "a weight")
+    accepted = tuple(rank for rank, outcome in enumerate(run.fact(edit)) if not outcome)
+    if accepted:
+        yield Violation(
+            key, "an exception", "loaded without a word", f"a file with {edit}", ranks=accepted
+        )
+
+
+@rule(
+    "LOAD-14",
+    "a refused load changes nothing",
+    statement="After a load that was refused, every weight, buffer and optimizer entry is what it"
+    " was before.",
+    why="A caller that catches the error goes on with half a checkpoint.",
+    cause="Loading tensor by tensor while checking; torch's own load_state_dict does so.",
+    level="should",
+    runs=("refusing",),
+)
+def refusal_is_clean(case: Case) -> Iterator[Finding]:
+    run = case["refusing"]
+    for edit in ("a missing weight", "a weight of another size", "an unknown weight"):
+        if not all(run.fact(edit)):
+            continue
+        before, after = run.at(f"{edit}: before"), run.at(f"{edit}: after")
+        moment = f"after a file with {edit}"
+        for what, a, b in (
+            ("weights", before.parameters, after.parameters),
+            ("buffers", before.buffers, after.buffers),
+            ("optimizer state", before.optimizer_state, after.optimizer_state),
+            ("counters", counters(before), counters(after)),
+        ):
+            yield from compare(case, run.assembler, what, a, b, moment=moment)

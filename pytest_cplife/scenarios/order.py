@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from pytest_cplife.adapter import (
     RUN_CAPABILITIES,
@@ -16,7 +17,10 @@ from pytest_cplife.adapter import (
     TrainingRun,
     overridden,
 )
+from pytest_cplife.evidence.checkpoint import CheckpointView
+from pytest_cplife.evidence.filing import view_file
 from pytest_cplife.evidence.journal import Recorder
+from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.evidence.store import TensorStore
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.loading import load_adapter
@@ -81,9 +85,7 @@ class Stage:
             if not isinstance(run, TrainingRun):
                 raise TypeError(f"start() returned {type(run).__name__}; a TrainingRun is expected")
         self.recorder.fact("device", str(self.rank.device))
-        self.recorder.fact(
-            "capabilities", sorted(overridden(type(run), TrainingRun, RUN_CAPABILITIES))
-        )
+        self.recorder.fact("capabilities", sorted(self.offered(run)))
         return run
 
     def context(self) -> RankContext:
@@ -98,10 +100,38 @@ class Stage:
             mesh_factory=None if self.rank.serial else self.rank.mesh,
         )
 
-    def align(self) -> None:
-        """Give the random streams of compared runs the same state, unless the trainer does it."""
+    def align(self, point: int) -> None:
+        """Give the random streams of compared runs the same state, unless the trainer does it.
+
+        Args:
+            point: the stretch of training that follows: 0 from the start, 1 from the save point, 2
+                from the step after it.
+        """
         if self.adapter.rng_policy != "restore":
-            seed_streams(self.order.seed, self.rank.rank, 1)
+            seed_streams(self.order.seed, self.rank.rank, 1 + point)
+
+    def offered(self, run: TrainingRun) -> frozenset[str]:
+        """The run's optional methods that it defines."""
+        return overridden(type(run), TrainingRun, RUN_CAPABILITIES)
+
+    def predict(self, name: str, run: TrainingRun) -> None:
+        """Note the run's prediction, where it offers one."""
+        try:
+            with self.recorder.phase("predict"):
+                prediction = run.predict()
+        except NotImplementedError:
+            self.recorder.absent("capability predict is not offered", name)
+            return
+        self.recorder.fact(name, view_tensor(prediction, self.recorder.store))
+
+    def file(self, name: str, path: Path, view: CheckpointView) -> None:
+        """Record what a checkpoint holds."""
+        self.recorder.file(name, view_file(path, view, self.recorder.store))
+
+    def barrier(self) -> None:
+        """Wait for all ranks, on the suite's behalf."""
+        if dist.is_initialized():
+            dist.barrier()
 
     def close(self, run: TrainingRun) -> None:
         with self.recorder.phase("close"):

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.filing import view_file
 from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
@@ -27,9 +26,8 @@ def uninterrupted(rank: Rank, order: Order) -> None:
     run = stage.start()
     stage.recorder.moment("start", run)
     stage.recorder.fact("placeholders", call_placeholders(run.model, stage.adapter.placeholders))
-    _train_to_save_point(stage, run)
+    train_to_save_point(stage, run)
     stage.recorder.moment("at save point", run)
-    stage.align()
     _train_on(stage, run)
     stage.close(run)
 
@@ -38,13 +36,12 @@ def saving(rank: Rank, order: Order) -> None:
     """The same, with a save on the way."""
     stage = set_stage(rank, order)
     run = stage.start()
-    _train_to_save_point(stage, run)
+    train_to_save_point(stage, run)
     stage.recorder.moment("before save", run)
     with stage.recorder.phase("save"):
         run.save(order.output)
     stage.recorder.fact("saved", order.output.exists())
     stage.recorder.moment("after save", run)
-    stage.align()
     _train_on(stage, run)
     stage.close(run)
 
@@ -57,6 +54,7 @@ def early(rank: Rank, order: Order) -> None:
     with stage.recorder.phase("save"):
         run.save(order.output)
     stage.recorder.moment("after save", run)
+    stage.align(0)
     with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
     stage.recorder.moment("after first step", run)
@@ -68,8 +66,7 @@ def resumed(rank: Rank, order: Order) -> None:
     stage = set_stage(rank, order)
     run = stage.start()
     stage.recorder.moment("start", run)
-    _load(stage, run)
-    stage.align()
+    load(stage, run)
     _train_on(stage, run)
     with stage.recorder.phase("save again"):
         run.save(order.output)
@@ -81,7 +78,7 @@ def crossed(rank: Rank, order: Order) -> None:
     stage = set_stage(rank, order)
     run = stage.start()
     stage.recorder.moment("start", run)
-    _load(stage, run)
+    load(stage, run)
     stage.close(run)
 
 
@@ -95,7 +92,7 @@ def serial(rank: Rank, order: Order) -> None:
     try:
         run = stage.start()
     except NotImplementedError as reason:
-        stage.recorder.absent("start", f"no serial run is offered ({reason or 'start() refuses'})")
+        stage.recorder.absent(f"no serial run is offered ({reason or 'start() refuses'})", "start")
         return
     stage.recorder.moment("start", run)
     with stage.recorder.phase("train"):
@@ -113,7 +110,7 @@ def files(rank: Rank, order: Order) -> None:
             continue
         with stage.recorder.phase(f"read {name}"):
             view = stage.adapter.read_checkpoint(path)
-        stage.recorder.file(name, view_file(path, view, stage.recorder.store))
+        stage.file(name, path, view)
         del view
     with stage.recorder.phase("load serial"):
         module = stage.adapter.load_serial(order.source)
@@ -132,7 +129,9 @@ def refusal(rank: Rank, order: Order) -> None:
     run.close()
 
 
-def _train_to_save_point(stage: Stage, run: TrainingRun) -> None:
+def train_to_save_point(stage: Stage, run: TrainingRun) -> None:
+    """Train to the save point, looking at the first step; at each, if there is an average."""
+    stage.align(0)
     before, _ = stage.order.steps
     with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
@@ -149,14 +148,22 @@ def _train_to_save_point(stage: Stage, run: TrainingRun) -> None:
 def _train_on(stage: Stage, run: TrainingRun) -> None:
     _, after = stage.order.steps
     with stage.recorder.phase("train on"):
-        stage.recorder.train("next", run, 1)
-        stage.recorder.moment("after next step", run)
+        next_step(stage, run)
+        stage.align(2)
         if after > 1:
             stage.recorder.train("rest", run, after - 1)
     stage.recorder.moment("end", run)
 
 
-def _load(stage: Stage, run: TrainingRun) -> None:
+def next_step(stage: Stage, run: TrainingRun) -> None:
+    """The first step from the save point."""
+    stage.align(1)
+    stage.recorder.train("next", run, 1)
+    stage.recorder.moment("after next step", run)
+
+
+def load(stage: Stage, run: TrainingRun) -> None:
+    """Load the order's source and look at what came back, and at the file."""
     assert stage.order.source is not None
     before = _content(stage.order.source) if stage.rank.rank == 0 else ""
     with stage.recorder.phase("load"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_cplife.scenarios import scripts
+from pytest_cplife.scenarios import evaluation, relays, scripts, tampering
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,12 @@ RUNS = {
         RunKind("saving", scripts.saving),
         RunKind("early", scripts.early),
         RunKind("resumed", scripts.resumed, lane="resume", after="saving"),
+        RunKind("relayed", relays.relayed, lane="resume", after="saving"),
+        RunKind("relayed again", relays.relayed_again, after="relayed", source_phase="save again"),
+        RunKind("rewound", relays.rewound, lane="resume", after="early"),
+        RunKind("still", relays.still, lane="resume", after="saving"),
+        RunKind("evaluated", evaluation.evaluated),
+        RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("crossed", scripts.crossed, lane="resume", after="saving", partner=True),
         RunKind(
             "files",
@@ -55,4 +61,5 @@ RUNS = {
     )
 }
 """`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise.
-`crossed` reads what `saving` wrote on the partner mesh."""
+`crossed` reads what `saving` wrote on the partner mesh. `relayed` stops a second time and `relayed
+again` goes on from there; `rewound` loads the checkpoint from before the first step."""

@@ -1,0 +1,66 @@
+"""More ways to stop and go: twice in a row, from before the first step, with a zero lr."""
+
+from __future__ import annotations
+
+from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.order import Order, set_stage
+from pytest_cplife.scenarios.scripts import load, next_step
+
+
+def relayed(rank: Rank, order: Order) -> None:
+    """Load, make one step, and stop again."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    load(stage, run)
+    with stage.recorder.phase("train on"):
+        next_step(stage, run)
+    with stage.recorder.phase("save again"):
+        run.save(order.output)
+    stage.close(run)
+
+
+def relayed_again(rank: Rank, order: Order) -> None:
+    """In other processes again: load the second checkpoint and train to the end."""
+    stage = set_stage(rank, order)
+    _, after = order.steps
+    if after < 2:
+        stage.recorder.absent("a second stop needs two steps after the save", "end")
+        return
+    run = stage.start()
+    load(stage, run)
+    stage.align(2)
+    with stage.recorder.phase("train on"):
+        stage.recorder.train("rest", run, after - 1)
+    stage.recorder.moment("end", run)
+    stage.close(run)
+
+
+def rewound(rank: Rank, order: Order) -> None:
+    """Load the checkpoint from before the first step and make that step."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    load(stage, run)
+    stage.align(0)
+    with stage.recorder.phase("train"):
+        stage.recorder.train("first", run, 1)
+    stage.recorder.moment("after first step", run)
+    stage.close(run)
+
+
+def still(rank: Rank, order: Order) -> None:
+    """Load, predict, set every learning rate to 0, and step."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    load(stage, run)
+    stage.predict("prediction", run)
+    for optimizer in run.optimizers:
+        for group in optimizer.param_groups:
+            # A tensor lr (capturable optimizers) keeps its identity; others hold a number.
+            if hasattr(group["lr"], "zero_"):
+                group["lr"].zero_()
+            else:
+                group["lr"] = 0.0
+    with stage.recorder.phase("still step"):
+        stage.recorder.train("still", run, 1)
+    stage.recorder.moment("after still step", run)
+    stage.close(run)
