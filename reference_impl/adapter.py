@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from pytest_cplife.adapter import EmaSpec, LifecycleAdapter, RankContext, TrainingRun
 
+from .convert import sharded_to_plain
 from .ema import warmed_up
 from .model import ModelConfig, build_model
 from .plain import realign, to_plain
@@ -82,7 +83,7 @@ class Adapter(LifecycleAdapter):
     checkpoint_format = "torch.save, one file of plain tensors"
     meshes = ("dp=1", "cp=2", "dp=2,cp=2", "fsdp=2", "fsdp=2,tp=2")
     placeholders = PLACEHOLDERS
-    rng_policy = "offset"
+    rng_policy: Literal["restore", "offset", "none"] = "offset"
     steps_per_epoch = 4
     config = TrainerConfig()
     ema_spec = EmaSpec(decay=warmed_up(TrainerConfig.ema_decay))
@@ -107,8 +108,18 @@ class Adapter(LifecycleAdapter):
         assert isinstance(run, Run)
         run.trainer.load_pretrained(path)
 
+    def export_plain(self, path: Path, out: Path) -> None:
+        sharded_to_plain(path, out)
+
     def to_plain(self, tree: Any) -> Any:
         return to_plain(tree)
 
     def realign(self, tree: Any, template: Any) -> Any:
         return realign(tree, template)
+
+
+class RestoreAdapter(Adapter):
+    """The same trainer with streams that a resume puts back."""
+
+    rng_policy = "restore"
+    config = TrainerConfig(rng_policy="restore")

@@ -17,15 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from .agreement import CheckpointError, agreed, gather, global_rank
 from .atomic import sync
-from .plain import full_without_group, map_leaves, realign, to_plain
-
-FORMAT = "reference"
-FORMAT_VERSION = 3
-"""1: integer optimizer keys. 2: DTensors in the payload. 3: this."""
+from .formats import FORMAT, FORMAT_VERSION, format_version
+from .plain import realign, to_plain
 
 
 def save_plain(payload: Mapping[str, Any], path: Path) -> None:
@@ -63,30 +59,21 @@ def read_plain(path: Path) -> dict[str, Any]:
     payload: dict[str, Any] = {}
     fingerprint = 0
     with agreed(f"cannot load {path}"):
-        fingerprint = _verify(path)
+        fingerprint = verify_file(path)
         # Not weights_only: the payload holds objects by design (a trainer's own state). Map
         # location is a string, for a callable would be asked to place DTensor internals, too.
         mapped = zipfile.is_zipfile(path)
         payload = torch.load(str(path), map_location="cpu", weights_only=False, mmap=mapped)
         if not isinstance(payload, dict):
             raise ValueError(f"it holds a {type(payload).__name__}, not a checkpoint")
-        version = payload.get("format_version", 1)
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise ValueError(f"format version {version}; this code reads up to {FORMAT_VERSION}")
-        # Format 2 held DTensors. They are made plain here, for to a live tensor of the same
-        # layout each would look like this rank's shard, and it is the saving rank's.
-        payload = map_leaves(payload, _out_of_file)
+        format_version(payload)
     with agreed(f"cannot load {path}"):
         if len(set(gather(fingerprint))) > 1:
             raise ValueError("the ranks have read different content under this path")
     return payload
 
 
-def _out_of_file(leaf: Any) -> Any:
-    return full_without_group(leaf) if isinstance(leaf, DTensor) else leaf
-
-
-def _verify(path: Path) -> int:
+def verify_file(path: Path) -> int:
     """Check every record's checksum; a number that stands for the content."""
     if not zipfile.is_zipfile(path):
         # torch's formats of old are no archives and have no checksums; a cut archive lands

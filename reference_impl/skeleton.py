@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from .plain import map_leaves
 
 MARK = "__tensor__"
 
@@ -34,7 +37,17 @@ def _split(tree: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
         if hasattr(tree, "_fields"):
             return type(tree)(*items)
         return items if isinstance(tree, list) else tuple(items)
+    map_leaves(tree, lambda leaf: _refuse_dtensor(leaf, path))
     return tree
+
+
+def _refuse_dtensor(leaf: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(leaf, DTensor):
+        raise ValueError(
+            f"an object at {'.'.join(path)!r} has a DTensor inside, of which a pickle would hold"
+            " one rank's part; keep tensors in mappings and sequences"
+        )
+    return leaf
 
 
 def join(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:

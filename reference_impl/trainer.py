@@ -23,6 +23,7 @@ from .checkpoint import (
 )
 from .data import Data
 from .ema import Ema, warmed_up
+from .formats import upgrade
 from .gradients import clip_gradients, reduce_gradients
 from .model import ModelConfig, build_model
 from .optimizer_state import align_optimizer, commit_optimizer, export_optimizer, stage_optimizer
@@ -185,6 +186,8 @@ class Trainer:
         changed. A file that does not fit leaves the run as it was.
         """
         payload = read_plain(path)
+        with agreed(f"cannot load {path}"):
+            payload = upgrade(payload, self.data.steps_per_epoch)
         streams = payload.get("streams", [])
         mine = streams[self.rank] if self.rank < len(streams) else None
         self.restore(payload, f"cannot load {path}", mine)
@@ -222,9 +225,9 @@ class Trainer:
         with agreed(doing):
             staged, _ = stage_model(self.model, payload["model"])
             optimizer = stage_optimizer(self.model, self.optimizer, payload["optimizers"][0])
-            scheduler = dict(payload["schedulers"][0])
-            ema = self.ema.stage(payload.get("ema"), staged)
             step, epoch = int(payload["global_step"]), int(payload["epoch"])
+            scheduler = self._schedule(payload.get("schedulers"), step)
+            ema = self.ema.stage(payload.get("ema"), staged)
             position = int(payload["data"]["position"])
         commit_model(self.model, staged)
         commit_optimizer(self.optimizer, optimizer)
@@ -240,11 +243,20 @@ class Trainer:
         """Take over the weights of `path` that this model has, if it is the same architecture."""
         payload = read_plain(path)
         with agreed(f"cannot transfer from {path}"):
+            payload = upgrade(payload, self.data.steps_per_epoch)
             live = dataclasses.asdict(self.model_config)
             check_hyper_parameters(payload.get("hyper_parameters", {}), live)
             staged, report = stage_model(self.model, payload["model"], strict=False)
         commit_model(self.model, staged)
         return report
+
+    def _schedule(self, saved: Sequence[Mapping[str, Any]] | None, step: int) -> dict[str, Any]:
+        """The scheduler's state; for a file without one it follows from the step."""
+        if saved:
+            return dict(saved[0])
+        rates = [base * learning_rate_factor(step) for base in self.scheduler.base_lrs]
+        counted = {"last_epoch": step, "_step_count": step + 1, "_last_lr": rates}
+        return {**self.scheduler.state_dict(), **counted}
 
     def _resume_streams(self, saved: Mapping[str, Any] | None) -> None:
         """Streams after a load: restored where every rank has its own, else fresh and distinct."""
