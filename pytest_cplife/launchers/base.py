@@ -89,9 +89,6 @@ class WorldFailure(RuntimeError):
         if first.traceback:
             lines.append(first.traceback.rstrip())
         if first.output.strip():
-            lines.append(f"--- output of rank {first.rank} (its end) ---")
-            lines.append(first.output.rstrip())
-        if first.output.strip():
             lines.append(f"rank {first.rank} printed:\n{first.output.strip()}")
         lines.extend(f"also {other.headline()}" for other in self.failures[1:])
         return "\n".join(lines)

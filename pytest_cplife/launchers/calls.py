@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import re
 import select
 import time
 from typing import Any
 
-from pytest_cplife.launchers.base import RankFailure, WorldFailure
+from pytest_cplife.launchers.base import WorldFailure
+from pytest_cplife.launchers.deadlock import find_mismatches, proved
+from pytest_cplife.launchers.looks import abort_for_stacks, look
 from pytest_cplife.launchers.messages import Call, Failed, Ready, Returned
 from pytest_cplife.launchers.pool import Pool, RankProcess
+from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.verdict import is_consequence, judge
 
 _TICK = 0.02
 # How long the other ranks may still report after a first failure that explains itself, and after
@@ -19,13 +22,10 @@ _TICK = 0.02
 _GRACE = 0.3
 _GRACE_FOR_THE_CAUSE = 2.0
 _SEND_SECONDS = 10.0
-_CONSEQUENCE = re.compile(
-    r"connection closed by peer|connection reset|broken pipe|pair closure|timed out waiting"
-    r"|timed out after|wait timeout|socket closed|remote process exited|recvvalue failed"
-    r"|sendbytes failed|failed to recv|software caused connection abort",
-    re.IGNORECASE,
-)
-
+# When ranks have been silent this long they are looked at, and again and again at this distance.
+# Two looks that prove a deadlock end the call, well within two seconds.
+_QUIET_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
 Answer = Ready | Returned | Failed
 
 
@@ -38,6 +38,10 @@ class Gathering:
         self.end = self.start + deadline
         self.deadline = deadline
         self.answers: dict[int, Answer] = {}
+        self.samples: dict[int, Sample] = {}
+        self.deadlocked = False
+        self._next_look = self.start + _QUIET_SECONDS
+        self._last: tuple[frozenset[int], dict[int, Sample]] = (frozenset(), {})
 
     @property
     def waiting(self) -> list[RankProcess]:
@@ -47,10 +51,27 @@ class Gathering:
     def failed(self) -> list[Failed]:
         return [a for a in self.answers.values() if isinstance(a, Failed)]
 
+    @property
+    def finished(self) -> frozenset[int]:
+        return frozenset(n for n, a in self.answers.items() if not isinstance(a, Failed))
+
     def gather(self) -> None:
         """Wait until every rank has answered, has died, or can no longer be expected to."""
-        while self.waiting and time.monotonic() < self._limit():
+        while self.waiting and not self.deadlocked and time.monotonic() < self._limit():
             self._take(self._readable())
+            if not self.failed and self.waiting and time.monotonic() >= self._next_look:
+                self._look()
+
+    def _look(self) -> None:
+        """Look at the ranks, and compare with the last look."""
+        finished, waiting = self.finished, self.waiting
+        samples = look(self.pool, _LOOK_SECONDS, unless=waiting)
+        last_finished, last = self._last
+        complete = set(samples) == {rank.rank for rank in self.pool.ranks}
+        if complete and finished == last_finished and proved(last, samples, finished):
+            self.samples, self.deadlocked = samples, True
+        self._last = (finished, samples if complete else {})
+        self._next_look = time.monotonic() + _QUIET_SECONDS
 
     def _limit(self) -> float:
         if not self.failed:
@@ -88,15 +109,11 @@ class Gathering:
         self.answers[rank.rank] = Failed(
             kind="killed" if signalled else "exited",
             type_name="RankDied",
-            message=f"the process {ending or 'closed its channel'} during the call",
+            message=f"the process {ending or 'closed its channel'} in the middle of the call",
             traceback="",
             moment=time.monotonic(),
+            signal=ending.signal if ending is not None else 0,
         )
-
-
-def is_consequence(failure: Failed) -> bool:
-    """Whether the failure only tells that another rank has failed."""
-    return failure.kind == "raised" and bool(_CONSEQUENCE.search(failure.message))
 
 
 def start(pool: Pool, deadline: float) -> None:
@@ -126,6 +143,7 @@ def call(pool: Pool, message: Call, deadline: float) -> tuple[list[Any], list[st
     gathering.gather()
     if gathering.failed or gathering.waiting:
         raise failure_of(gathering)
+    _compare_collectives(gathering)
     results, notes, spent = [], [], False
     for number in range(pool.spec.size):
         answer = gathering.answers[number]
@@ -146,34 +164,40 @@ def call(pool: Pool, message: Call, deadline: float) -> tuple[list[Any], list[st
     return results, notes, spent
 
 
+def _compare_collectives(gathering: Gathering) -> None:
+    """Fail a call whose ranks all returned although they did not enter the same collectives.
+
+    gloo does not compare shapes: where it neither hangs nor aborts, it returns garbage.
+    """
+    ops = {n: a.ops for n, a in gathering.answers.items() if isinstance(a, Returned)}
+    if not any(ops.values()):
+        return
+    clashes = find_mismatches(ops, {})
+    for clash in clashes:
+        gathering.answers[clash.rank] = Failed(
+            kind="raised",
+            type_name="Mismatch",
+            message=f"{clash.text}; every rank returned, but with what cannot be trusted",
+            traceback="",
+            moment=time.monotonic(),
+        )
+    if clashes:
+        raise failure_of(gathering)
+
+
 def failure_of(gathering: Gathering) -> WorldFailure:
-    """Every rank that failed or did not finish, the cause first."""
+    """Every rank that failed or did not finish, the cause first, with what each was doing."""
     pool, seconds = gathering.pool, time.monotonic() - gathering.start
-    known = {n: a for n, a in gathering.answers.items() if isinstance(a, Failed)}
-    causes = [n for n, failed in known.items() if not is_consequence(failed)]
-    ordered = sorted(known, key=lambda n: (n not in causes and bool(causes), known[n].moment))
-    failures = [
-        RankFailure(
-            rank=n,
-            kind=known[n].kind,
-            type_name=known[n].type_name,
-            message=known[n].message,
-            traceback=known[n].traceback,
-            secondary=bool(causes) and n not in causes,
-            output=pool.output(n),
-        )
-        for n in ordered
-    ]
-    for rank in gathering.waiting:
-        failures.append(
-            RankFailure(
-                rank=rank.rank,
-                kind="hung",
-                type_name="Timeout",
-                message=f"not finished after {seconds:.1f} s"
-                + ("" if known else f" (the deadline was {gathering.deadline:g} s)"),
-                secondary=bool(known),
-                output=pool.output(rank.rank),
-            )
-        )
-    return WorldFailure(tuple(failures), seconds)
+    samples = gathering.samples or look(pool, _LOOK_SECONDS)
+    mute = [r for r in gathering.waiting if r.rank not in samples and r.poll() is None]
+    abort_for_stacks(mute)
+    return judge(
+        {n: a for n, a in gathering.answers.items() if isinstance(a, Failed)},
+        [rank.rank for rank in gathering.waiting],
+        gathering.finished,
+        samples,
+        {rank: pool.output(rank) for rank in range(pool.spec.size)},
+        seconds=seconds,
+        deadline=gathering.deadline,
+        deadlocked=gathering.deadlocked,
+    )

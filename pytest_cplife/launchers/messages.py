@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_cplife.launchers.base import FailureKind
+from pytest_cplife.launchers.samples import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Returned:
 
     payload: bytes
     notes: tuple[str, ...]
+    ops: tuple[Op, ...]
+    """The collectives that the rank entered during the call, as far back as is known."""
     spent: bool
     """The world cannot be used again: the call destroyed its process group."""
 
@@ -65,3 +68,5 @@ class Failed:
     message: str
     traceback: str
     moment: float
+    signal: int = 0
+    """The signal that the rank died of, 0 for none."""

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cplife.launchers import calls
-from pytest_cplife.launchers.base import Launcher, World
+from pytest_cplife.launchers.base import Launcher, World, WorldFailure
 from pytest_cplife.launchers.messages import Call
 from pytest_cplife.launchers.pool import Pool
+from pytest_cplife.launchers.rerun import explained, needs_rerun
 from pytest_cplife.launchers.warm import check_parent, warm_parent
 
 _START_SECONDS = 120.0
+_RERUN_SECONDS = 30.0
 
 
 class ProcessWorld(World):
@@ -34,12 +36,21 @@ class ProcessWorld(World):
 
     def run(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
         message = _message(fn, args)
+        deadline = self._timeout if timeout is None else timeout
+        self.notes = ()
+        try:
+            return self._call(message, deadline)
+        except WorldFailure as failure:
+            if not needs_rerun(failure):
+                raise
+            shorter = min(deadline, _RERUN_SECONDS)
+            raise explained(failure, lambda: self._compare(message, shorter)) from None
+
+    def _call(self, message: Call, deadline: float) -> list[Any]:
         pool = self._live_pool()
         reusable = False
         try:
-            results, notes, spent = calls.call(
-                pool, message, self._timeout if timeout is None else timeout
-            )
+            results, notes, spent = calls.call(pool, message, deadline)
             self.notes = tuple(notes)
             reusable = not (spent or self._bare)
         finally:
@@ -47,6 +58,14 @@ class ProcessWorld(World):
             if not reusable:
                 self.close()
         return results
+
+    def _compare(self, message: Call, deadline: float) -> None:
+        """The call once more, in ranks of its own that compare every collective first."""
+        pool = self._start(detail=True)
+        try:
+            calls.call(pool, message, deadline)
+        finally:
+            pool.close()
 
     def close(self) -> None:
         if self._pool is not None:
@@ -60,7 +79,7 @@ class ProcessWorld(World):
             self._pool = self._start()
         return self._pool
 
-    def _start(self) -> Pool:
+    def _start(self, *, detail: bool = False) -> Pool:
         warm_parent()
         pool = Pool(
             self.size,
@@ -68,6 +87,7 @@ class ProcessWorld(World):
             backend=self._backend,
             serial=self._serial,
             bare=self._bare,
+            detail=detail,
         )
         try:
             calls.start(pool, _START_SECONDS)

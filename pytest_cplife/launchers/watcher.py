@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 
 from pytest_cplife.launchers.channel import Channel
+from pytest_cplife.launchers.samples import take_sample
 
 
 class Watcher(threading.Thread):
-    """Ends the rank, and all that it has started, when the parent is gone."""
+    """Answers the parent's questions, and ends the rank with all that it has started when the
+    parent is gone."""
 
     def __init__(self, channel: Channel, parent: int) -> None:
         super().__init__(name="cplife-watcher", daemon=True)
@@ -20,9 +23,22 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         while os.getppid() == self._parent:
             try:
-                self._channel.receive(1.0)
+                question = self._channel.receive(1.0)
             except TimeoutError:
                 continue
             except (EOFError, OSError):
                 break
+            self._answer(question)
         os.killpg(0, signal.SIGKILL)
+
+    def _answer(self, question: bytes) -> None:
+        """The question is a number that comes back with the sample, so that a late answer is not
+        taken for that of the next question."""
+        try:
+            answer = pickle.dumps((question, take_sample()))
+        except Exception as error:  # stacks change while they are read
+            answer = pickle.dumps((question, f"{type(error).__name__}: {error}"))
+        try:
+            self._channel.send(answer, 5.0)
+        except OSError:
+            return

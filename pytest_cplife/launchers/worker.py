@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +24,7 @@ from pytest_cplife.launchers import torch_private
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.hygiene import Hygiene
 from pytest_cplife.launchers.messages import Call, Failed, PoolSpec, Ready, Returned
+from pytest_cplife.launchers.samples import Op, recorded_ops
 from pytest_cplife.launchers.watcher import Watcher
 from pytest_cplife.mesh import MeshSpec
 
@@ -37,6 +39,14 @@ RANK_VARIABLES = (
 )
 # The parent's deadline ends a call. The group's own timeout would end it earlier and say less.
 _GROUP_TIMEOUT = timedelta(days=1)
+
+
+# How long a collective that was not waited for may take to complete after the call.
+_SETTLE_SECONDS = 1.0
+
+
+class OutstandingCollective(RuntimeError):
+    """A call returned and left a collective behind that cannot complete."""
 
 
 class ForkedRank:
@@ -127,7 +137,7 @@ def _set_environment(base: dict[str, str], rank: int, spec: PoolSpec) -> None:
         values["MASTER_ADDR"] = "127.0.0.1"
         values["MASTER_PORT"] = str(spec.master_port)
     # The recorder reads its size when the first group is made.
-    values.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    values.setdefault("TORCH_FR_BUFFER_SIZE", "512")
     if spec.detail:
         values["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     if values != dict(os.environ):
@@ -176,6 +186,7 @@ def _serve_calls(me: ForkedRank, spec: PoolSpec, control: Channel) -> None:
 def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
     hygiene = Hygiene()
     hygiene.seed()
+    before = torch_private.entered_so_far()
     try:
         fn: Callable[..., Any]
         fn, args = pickle.loads(call.payload)
@@ -194,10 +205,32 @@ def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
         return _failed(
             "unserialisable", error, message=f"the result, a {kind}, cannot be sent: {error}"
         )
+    ops = _entered(before)
+    pending = [op for op in ops if op.pending]
+    if pending:
+        return _failed(
+            "raised",
+            OutstandingCollective(
+                f"the call returned while {pending[0]} on group {pending[0].group!r} was under way "
+                "and could not complete: nothing has waited for it, and not every rank entered it"
+            ),
+        )
     if spec.grouped and not dist.is_initialized():
-        return Returned(payload, ("the world's process group had been destroyed",), spent=True)
+        return Returned(payload, ("the world's process group had been destroyed",), ops, spent=True)
     notes = hygiene.restore(me.meshes)
-    return Returned(payload, tuple(notes), spent=False)
+    return Returned(payload, tuple(notes), ops, spent=False)
+
+
+def _entered(before: dict[str, int]) -> tuple[Op, ...]:
+    """The collectives of the call, after those that nobody waited for had time to complete."""
+    if torch_private.entered_so_far() == before:
+        return ()
+    end = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        ops = recorded_ops(after=before)
+        if time.monotonic() > end or not any(op.pending for op in ops):
+            return ops
+        time.sleep(0.01)
 
 
 def _failed(kind: Any, error: BaseException, message: str | None = None) -> Failed:
@@ -210,6 +243,14 @@ def _failed(kind: Any, error: BaseException, message: str | None = None) -> Fail
         kind=kind,
         type_name=type(error).__name__,
         message=text,
-        traceback="".join(traceback.format_exception(error)),
+        traceback="".join(traceback.format_exception(type(error), error, _beyond_us(error))),
         moment=time.monotonic(),
     )
+
+
+def _beyond_us(error: BaseException) -> TracebackType | None:
+    """The traceback from the called function on."""
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None:
+        return trace.tb_next
+    return trace

@@ -1,0 +1,195 @@
+"""What one rank is doing at one moment, seen from a thread beside the one that does it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+
+from pytest_cplife.launchers import torch_private
+
+Standing = Literal["running", "parked", "collective", "rendezvous"]
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_C10D = _TORCH + "distributed/distributed_c10d.py"
+# What blocks in there without an entry in the recorder. Nothing else does: a rank may as well be
+# pickling a large object in one of its functions.
+_RENDEZVOUS = frozenset(
+    {"recv", "send", "_new_process_group_helper", "_store_based_barrier", "monitored_barrier"}
+)
+_POLLING = frozenset({"_new_process_group_helper", "_store_based_barrier"})
+# A thread that waits inside these waits for another thread of the same process.
+_CALLER = "pytest_cplife/launchers/worker.py"
+_PARKS = ("threading.py", "queue.py", "concurrent/futures/thread.py", "concurrent/futures/_base.py")
+_WAIT = re.compile(r"\.wait\(|wait_tensor\(|\.synchronize\(")
+# gloo's own loop wakes every few milliseconds whether there is work or not.
+_RESTLESS = frozenset({"gloo_tcp_loop"})
+# Where ranks pass tensors of different sizes by design, sizes say nothing.
+_UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|send|recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One collective that a rank has entered."""
+
+    group: str
+    number: int
+    name: str
+    tensors: str
+    pending: bool
+
+    @property
+    def likeness(self) -> tuple[str, str]:
+        """What must agree over the ranks of the group."""
+        comparable = self.name.startswith("gloo:") and not _UNEVEN.search(self.name)
+        return self.name, self.tensors if comparable else ""
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.number} {self.tensors}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at a rank.
+
+    Attributes:
+        standing: what its threads are at, taken together.
+        function: the innermost Python function.
+        place: where in the code, for messages.
+        stack: the Python stacks of its threads, the called function's first.
+        fingerprint: equal in two samples only if nothing has moved between them.
+        ops: the collectives it has entered, oldest first, as far back as the recorder reaches.
+        groups: global ranks by group name.
+    """
+
+    standing: Standing
+    function: str
+    place: str
+    stack: str
+    fingerprint: tuple[Any, ...]
+    ops: tuple[Op, ...]
+    groups: Mapping[str, list[int]]
+
+    @property
+    def pending(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.pending)
+
+
+def recorded_ops(*, after: Mapping[str, int] | None = None) -> tuple[Op, ...]:
+    """The flight recorder's entries, without those up to `after`, numbers by group."""
+    after = after or {}
+    return tuple(
+        op
+        for op in map(_op, torch_private.flight_record().get("entries", ()))
+        if op.number > after.get(op.group, 0)
+    )
+
+
+def take_sample() -> Sample:
+    """Look at this process; called in the watcher's thread."""
+    me = threading.get_ident()
+    frames = {t: f for t, f in sys._current_frames().items() if t != me}
+    main = threading.main_thread()
+    ops = recorded_ops()
+    pending = any(op.pending for op in ops)
+    names = {t.ident: t for t in threading.enumerate()}
+    standings = {t: _standing(f, pending) for t, f in frames.items()}
+    # The one that tells most: a trainer may well run in a thread while the main one is parked.
+    order: list[Standing] = ["running", "rendezvous", "collective", "parked"]
+    shown = min(frames, key=lambda t: (order.index(standings[t]), t != main.ident))
+    counters = _counters(skip=threading.get_native_id())
+    for ident, frame in frames.items():
+        if frame.f_code.co_name in _POLLING:  # it wakes to look into the store
+            # After a fork the main thread's object still has the parent's number.
+            native = os.getpid() if ident == main.ident else names[ident].native_id
+            counters.pop(str(native), None)
+    stacks = []
+    for ident in sorted(frames, key=lambda t: t != shown):
+        name = names[ident].name if ident in names else "unnamed"
+        stacks.append(f"thread {name}:\n" + _stack_text(frames[ident]))
+    return Sample(
+        standing=standings[shown],
+        function=frames[shown].f_code.co_name,
+        place=_place(frames[shown]),
+        stack="\n".join(stacks),
+        fingerprint=(
+            tuple(sorted((t, id(f), f.f_lasti) for t, f in frames.items())),
+            tuple(sorted(counters.items())),
+            ops[-1:],
+        ),
+        ops=ops,
+        groups=torch_private.group_ranks(),
+    )
+
+
+def _stack_text(frame: FrameType) -> str:
+    """The stack from the called function on, without what the launcher did to call it."""
+    lines = traceback.extract_stack(frame)
+    ours = [i for i, line in enumerate(lines) if line.filename.endswith(_CALLER)]
+    return "".join(traceback.format_list(lines[ours[-1] + 1 if ours else 0 :])[-25:])
+
+
+def _standing(frame: FrameType, pending: bool) -> Standing:
+    file = frame.f_code.co_filename
+    if file.endswith(_PARKS):
+        return "parked"
+    waits = bool(_WAIT.search(linecache.getline(file, frame.f_lineno)))
+    if pending and (file.startswith(_TORCH) or waits):
+        return "collective"
+    if file == _C10D and frame.f_code.co_name in _RENDEZVOUS:
+        return "rendezvous"
+    return "running"
+
+
+def _place(frame: FrameType) -> str:
+    """The innermost line that is not torch's, and what it called there."""
+    inner, outer = frame, frame
+    while outer.f_back is not None and outer.f_code.co_filename.startswith(_TORCH):
+        outer = outer.f_back
+    where = f"{Path(outer.f_code.co_filename).name}:{outer.f_lineno} in {outer.f_code.co_name}"
+    line = linecache.getline(outer.f_code.co_filename, outer.f_lineno).strip()
+    called = "" if inner is outer else f", inside {inner.f_code.co_name}"
+    return f"{where}: {line}{called}"
+
+
+def _op(entry: Mapping[str, Any]) -> Op:
+    kinds, sizes = entry["input_dtypes"], entry["input_sizes"]
+    shown = [f"{k.lower()}{list(s)}" for k, s in zip(kinds, sizes, strict=False)]
+    return Op(
+        group=str(entry["process_group"][0]),
+        number=int(entry["collective_seq_id"]),
+        name=str(entry["profiling_name"]),
+        tensors=", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else ""),
+        pending=not entry["retired"],
+    )
+
+
+def _counters(skip: int) -> dict[str, tuple[str, ...]]:
+    """Context switches and state by thread: a thread for which they stand still has not run.
+
+    Empty where the system does not tell; the Python frames then have to do.
+    """
+    counters: dict[str, tuple[str, ...]] = {}
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            fields = dict(
+                line.split(":", 1) for line in (task / "status").read_text().splitlines() if line
+            )
+            if task.name != str(skip) and fields["Name"].strip() not in _RESTLESS:
+                counters[task.name] = (
+                    fields["State"].strip(),
+                    fields["voluntary_ctxt_switches"].strip(),
+                )
+    except (OSError, KeyError, ValueError):
+        return {}
+    return counters
