@@ -85,7 +85,7 @@ def _optimizer(node: Mapping[str, Any], store: TensorStore) -> FileOptimizer:
         names = tuple(str(name) for name in group.get("params", ()))
         groups.append(GroupRecord(0, index, names, values))
     state = {
-        str(key): _records(entries, store)
+        str(key): flat_values(entries, store) if entries else {}
         for key, entries in node["state"].items()
         if isinstance(entries, Mapping)
     }

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.observe import flat_values, view_tensor, view_value
+from pytest_cplife.evidence.observe import flat_values, view_tensor
 from pytest_cplife.evidence.records import GroupRecord, Record, TensorRecord
 from pytest_cplife.evidence.store import TensorStore
 
@@ -27,7 +27,7 @@ class Snapshot:
         parameters: by FQN in registration order; every name of a tied tensor is there.
         buffers: the same for buffers.
         persistent: names of the buffers and parameters that ``state_dict()`` has.
-        optimizer_state: by parameter FQN and entry.
+        optimizer_state: by parameter FQN and entry; nested entries have dotted names.
         state_names_stray: shapes of tensors whose optimizer state belongs to no live parameter.
         groups: every param group of every optimizer.
         schedulers: the flattened ``state_dict()`` of each scheduler.
@@ -68,7 +68,7 @@ def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) 
             buffers={n: view_tensor(t, store) for n, t in _named_tensors(run, "buffers")},
             persistent=_persistent(run.model),
             optimizer_state={
-                name: {str(key): view_value(value, store) for key, value in entries.items()}
+                name: flat_values(entries, store) if entries else {}
                 for name, entries in run.named_optimizer_state().items()
             },
             state_names_stray=_strays(run, names),
