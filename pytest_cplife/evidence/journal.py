@@ -51,8 +51,10 @@ class Recorder:
     store: TensorStore
 
     def _write(self, kind: str, key: str, value: Any) -> None:
+        # All of the entry or, where it cannot be pickled, nothing.
+        entry = pickle.dumps((kind, key, value))
         with self.path.open("ab") as file:
-            pickle.dump((kind, key, value), file)
+            file.write(entry)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

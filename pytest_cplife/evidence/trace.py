@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.observe import view_tensor, view_value
+from pytest_cplife.evidence.observe import flat_values, view_tensor
 from pytest_cplife.evidence.records import Record, TensorRecord
 from pytest_cplife.evidence.store import TensorStore
 
@@ -23,7 +23,7 @@ class StepRecord:
         optimizer: position of the optimizer in the run.
         gradients: by FQN, of the parameters that have one.
         without_gradient: trainable parameters that have none.
-        hyperparameters: for each group the scalar values in force, such as the lr really used.
+        hyperparameters: for each group every value in force, such as the lr really used.
         global_step: the run's own counter at that time.
     """
 
@@ -90,11 +90,7 @@ def _look(
         gradients=gradients,
         without_gradient=tuple(without),
         hyperparameters=tuple(
-            {
-                key: view_value(value, store)
-                for key, value in group.items()
-                if isinstance(value, (int, float, bool, torch.Tensor))
-            }
+            flat_values({k: v for k, v in group.items() if k != "params"}, store)
             for group in optimizer.param_groups
         ),
         global_step=int(run.global_step),
