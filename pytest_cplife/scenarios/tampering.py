@@ -37,6 +37,8 @@ def refusing(rank: Rank, order: Order) -> None:
         stage.recorder.moment(f"{name}: before", run)
         with stage.recorder.phase(f"offer a file with {name}"):
             outcome = _offer(run, path)
+            # A rank that refuses alone leaves the others in a collective: met here, not later.
+            stage.barrier()
         stage.recorder.fact(name, outcome)
         stage.recorder.moment(f"{name}: after", run)
         stage.close(run)
