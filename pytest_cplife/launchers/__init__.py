@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pytest_cplife.launchers.base import Launcher
 
-LAUNCHERS = ("processes",)
+LAUNCHERS = ("processes", "threads")
 """Names that `make_launcher` accepts."""
-_PLANNED = ("threads", "torchrun")
+_PLANNED = ("torchrun",)
 
 
 def make_launcher(
@@ -32,6 +32,10 @@ def make_launcher(
         from pytest_cplife.launchers.processes import ProcessesLauncher
 
         return ProcessesLauncher(device=device, backend=backend, timeout=timeout)
+    if name == "threads":
+        from pytest_cplife.launchers.threads.launcher import ThreadsLauncher
+
+        return ThreadsLauncher(device=device, backend=backend, timeout=timeout)
     if name in _PLANNED:
         raise NotImplementedError(
             f"launcher {name!r} is not part of this version; accepted is {accepted}"

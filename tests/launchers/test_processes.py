@@ -158,7 +158,7 @@ def test_an_unknown_launcher_names_the_accepted_ones(name: str) -> None:
         make_launcher(name)
 
 
-@pytest.mark.parametrize("name", ["threads", "torchrun"])
+@pytest.mark.parametrize("name", ["torchrun"])
 def test_a_planned_launcher_says_so(name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"{name}.*accepted is 'processes'"):
         make_launcher(name)
