@@ -16,6 +16,8 @@ OWNERS: dict[tuple[str, str], str] = {
     ("uninterrupted", "train"): "GRAD-01",
     ("uninterrupted", "train on"): "GRAD-01",
     ("uninterrupted", "close"): "GRAD-01",
+    ("refusal", "start"): "PLACE-05",
+    ("refusal", "close"): "PLACE-05",
     ("saving", "start"): "SAVE-01",
     ("saving", "train"): "SAVE-01",
     ("saving", "save"): "SAVE-01",

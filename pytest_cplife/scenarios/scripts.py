@@ -120,13 +120,14 @@ def files(rank: Rank, order: Order) -> None:
 def refusal(rank: Rank, order: Order) -> None:
     """Start a distributed run where there is no process group."""
     stage = set_stage(rank, order)
-    try:
-        run = stage.adapter.start(stage.context())
-    except Exception as error:
-        stage.recorder.fact("refusal", f"{type(error).__name__}: {error}")
-        return
-    stage.recorder.fact("refusal", "")
-    run.close()
+    with stage.recorder.phase("start"):
+        try:
+            run = stage.adapter.start(stage.context())
+        except Exception as error:
+            stage.recorder.fact("refusal", f"{type(error).__name__}: {error}")
+            return
+        stage.recorder.fact("refusal", "")
+    stage.close(run)
 
 
 def train_to_save_point(stage: Stage, run: TrainingRun) -> None:
