@@ -26,6 +26,7 @@ _SEND_SECONDS = 10.0
 # Two looks that prove a deadlock end the call, well within two seconds.
 _QUIET_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
+_SETTLE_SECONDS = 1.0
 Answer = Ready | Returned | Failed
 
 
@@ -143,6 +144,7 @@ def call(pool: Pool, message: Call, deadline: float) -> tuple[list[Any], list[st
     gathering.gather()
     if gathering.failed or gathering.waiting:
         raise failure_of(gathering)
+    _settle(gathering)
     _compare_collectives(gathering)
     results, notes, spent = [], [], False
     for number in range(pool.spec.size):
@@ -162,6 +164,29 @@ def call(pool: Pool, message: Call, deadline: float) -> tuple[list[Any], list[st
         notes += [f"rank {number}: {note}" for note in answer.notes]
         spent = spent or answer.spent
     return results, notes, spent
+
+
+def _settle(gathering: Gathering) -> None:
+    """Fail a call that left a collective behind which cannot complete now that all are back."""
+    end = time.monotonic() + _SETTLE_SECONDS
+    left = {n: a.ops for n, a in gathering.answers.items() if isinstance(a, Returned)}
+    while True:
+        outstanding = {n: op for n, ops in left.items() for op in ops if op.pending}
+        if not outstanding or time.monotonic() > end:
+            break
+        left.update({n: s.ops for n, s in look(gathering.pool, _LOOK_SECONDS).items()})
+        time.sleep(_TICK)
+    for number, op in outstanding.items():
+        gathering.answers[number] = Failed(
+            kind="raised",
+            type_name="OutstandingCollective",
+            message=f"the call returned while {op} on group {op.group!r} was under way, and it "
+            "cannot complete: nothing has waited for it, and not every rank has entered it",
+            traceback="",
+            moment=time.monotonic(),
+        )
+    if outstanding:
+        raise failure_of(gathering)
 
 
 def _compare_collectives(gathering: Gathering) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -111,6 +112,8 @@ class Pool:
             detail=detail,
         )
         self.ranks: list[RankProcess] = []
+        # Ranks end by themselves with their parent; the folder would stay.
+        atexit.register(self.close)
         try:
             for rank in range(size):
                 self.ranks.append(_fork(rank, self.spec))
@@ -140,6 +143,7 @@ class Pool:
         # A fork of the parent (a rank, a data loader) holds a copy of this object, not the ranks.
         if os.getpid() != self.owner:
             return
+        atexit.unregister(self.close)
         for rank in self.ranks:
             rank.end()
         self.ranks = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import re
 import sys
@@ -35,7 +36,7 @@ _WAIT = re.compile(r"\.wait\(|wait_tensor\(|\.synchronize\(")
 # gloo's own loop wakes every few milliseconds whether there is work or not.
 _RESTLESS = frozenset({"gloo_tcp_loop"})
 # Where ranks pass tensors of different sizes by design, sizes say nothing.
-_UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|send|recv")
+_UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|sparse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,15 @@ class Op:
     number: int
     name: str
     tensors: str
+    content: tuple[tuple[str, int], ...]
+    """Type and number of elements of every tensor; views of another shape are the same to gloo."""
     pending: bool
 
     @property
-    def likeness(self) -> tuple[str, str]:
+    def likeness(self) -> tuple[Any, ...]:
         """What must agree over the ranks of the group."""
         comparable = self.name.startswith("gloo:") and not _UNEVEN.search(self.name)
-        return self.name, self.tensors if comparable else ""
+        return self.name, self.content if comparable else ()
 
     def __str__(self) -> str:
         return f"{self.name} #{self.number} {self.tensors}".rstrip()
@@ -91,7 +94,7 @@ def recorded_ops(*, after: Mapping[str, int] | None = None) -> tuple[Op, ...]:
     return tuple(
         op
         for op in map(_op, torch_private.flight_record().get("entries", ()))
-        if op.number > after.get(op.group, 0)
+        if op is not None and op.number > after.get(op.group, 0)
     )
 
 
@@ -162,7 +165,9 @@ def _place(frame: FrameType) -> str:
     return f"{where}: {line}{called}"
 
 
-def _op(entry: Mapping[str, Any]) -> Op:
+def _op(entry: Mapping[str, Any]) -> Op | None:
+    if entry["is_p2p"]:  # not the same on both sides, by design
+        return None
     kinds, sizes = entry["input_dtypes"], entry["input_sizes"]
     shown = [f"{k.lower()}{list(s)}" for k, s in zip(kinds, sizes, strict=False)]
     return Op(
@@ -170,6 +175,7 @@ def _op(entry: Mapping[str, Any]) -> Op:
         number=int(entry["collective_seq_id"]),
         name=str(entry["profiling_name"]),
         tensors=", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else ""),
+        content=tuple((k, math.prod(map(int, s))) for k, s in zip(kinds, sizes, strict=False)),
         pending=not entry["retired"],
     )
 

@@ -41,12 +41,8 @@ RANK_VARIABLES = (
 _GROUP_TIMEOUT = timedelta(days=1)
 
 
-# How long a collective that was not waited for may take to complete after the call.
-_SETTLE_SECONDS = 1.0
-
-
-class OutstandingCollective(RuntimeError):
-    """A call returned and left a collective behind that cannot complete."""
+# How long a rank gives a collective that was not waited for before it calls its world spent.
+_SETTLE_SECONDS = 0.2
 
 
 class ForkedRank:
@@ -206,15 +202,9 @@ def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
             "unserialisable", error, message=f"the result, a {kind}, cannot be sent: {error}"
         )
     ops = _entered(before)
-    pending = [op for op in ops if op.pending]
-    if pending:
-        return _failed(
-            "raised",
-            OutstandingCollective(
-                f"the call returned while {pending[0]} on group {pending[0].group!r} was under way "
-                "and could not complete: nothing has waited for it, and not every rank entered it"
-            ),
-        )
+    if any(op.pending for op in ops):
+        # Whether it can complete is seen when every rank is back. No group may be destroyed now.
+        return Returned(payload, ("a collective was not waited for",), ops, spent=True)
     if spec.grouped and not dist.is_initialized():
         return Returned(payload, ("the world's process group had been destroyed",), ops, spent=True)
     notes = hygiene.restore(me.meshes)

@@ -111,6 +111,13 @@ def another_dtype(rank: Rank) -> None:
     dist.all_reduce(torch.ones(4, dtype=torch.float64 if rank.rank == 1 else torch.float32))
 
 
+def unwaited_by_the_first(rank: Rank, seconds: float) -> None:
+    """Rank 0 is back long before the others come to what it has started."""
+    if rank.rank != 0:
+        time.sleep(seconds)
+    dist.all_reduce(torch.ones(4), async_op=True)
+
+
 def same_bytes_other_dtype(rank: Rank) -> None:
     """gloo moves the bytes and says nothing."""
     dist.broadcast(torch.ones(4, dtype=torch.int32 if rank.rank == 1 else torch.float32), 0)

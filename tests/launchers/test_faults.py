@@ -193,6 +193,13 @@ def test_a_collective_that_completes_by_itself_is_no_failure(launcher: Launcher)
     assert world.run(bodies.total, 0.0) == [3.0] * 3
 
 
+def test_a_collective_that_waits_for_slower_ranks_is_no_failure_either(launcher: Launcher) -> None:
+    world = launcher.world(3, "faults")
+    world.run(faulty.unwaited_by_the_first, 1.5)
+    assert "rank 0: a collective was not waited for" in world.notes
+    assert world.run(bodies.total, 0.0) == [3.0] * 3
+
+
 def test_a_result_that_cannot_be_sent(launcher: Launcher) -> None:
     failure = fail(launcher, bodies.give_lock)
     assert failure.primary.kind == "unserialisable"
@@ -263,6 +270,24 @@ def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     for file in files:
         pid = int(file.read_text())
         wait_for(lambda pid=pid: gone(pid))  # type: ignore[misc]
+
+
+def test_a_parent_that_forgets_to_close_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        "from pytest_cplife.launchers import make_launcher\n"
+        "from tests.launchers import bodies\n"
+        "world = make_launcher('processes', timeout=60).world(2)\n"
+        "((folder,), _) = world.run(bodies.private_folder)\n"
+        "print(folder, *(pid for pid, *_ in world.run(bodies.who)))\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    folder, *pids = said.stdout.split()
+    assert not Path(folder).exists()
+    assert len(pids) == 2
+    for pid in pids:
+        wait_for(lambda pid=pid: gone(int(pid)))  # type: ignore[misc]
 
 
 def gone(pid: int) -> bool:
