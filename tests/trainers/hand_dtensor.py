@@ -65,8 +65,9 @@ class HandRun(LoopRun):
         state: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             assert isinstance(parameter, DTensor)
-            whole = parameter.redistribute(mesh, [Replicate()] * mesh.ndim)
-            state[name] = whole.to_local(grad_placements=[Partial()] * mesh.ndim)
+            if not all(placement.is_replicate() for placement in parameter.placements):
+                parameter = parameter.redistribute(mesh, [Replicate()] * mesh.ndim)
+            state[name] = parameter.to_local(grad_placements=[Partial()] * mesh.ndim)
         state["table"] = self.cut(self.model.table, dim=0)
         return state
 
@@ -120,10 +121,11 @@ class HandRun(LoopRun):
 class Adapter(LoopAdapter):
     framework = "DTensor by hand"
     meshes = ("cp=1", "cp=2", "dp=2,cp=2", "cp=4")
+    run_class: type[HandRun] = HandRun
 
     def start_distributed(self, ctx: RankContext) -> TrainingRun:
         if not dist.is_initialized():
             raise RuntimeError("a distributed run needs an initialised process group")
         model = distribute(self.build_serial_model().to(ctx.device), ctx.mesh)
         optimizers = self.optimizers(model)
-        return HandRun(ctx, model, optimizers, [moving_lr(each) for each in optimizers])
+        return self.run_class(ctx, model, optimizers, [moving_lr(each) for each in optimizers])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from pytest_cplife import LifecycleAdapter, RankContext, TrainingRun
+from tests.trainers.architecture import check_architecture
 from tests.trainers.data import Batch, Part, fixed_inputs, global_batch
 from tests.trainers.model import TinyNet, build_model
 from tests.trainers.named_state import export_optimizer, plain, restore_optimizer
@@ -69,7 +70,7 @@ class LoopRun(TrainingRun):
 
     def step(self) -> float:
         """One optimizer step on this rank's share of the next global batch."""
-        batch = global_batch(self.global_step).to(self.ctx.device)
+        batch = global_batch(self.data_step()).to(self.ctx.device)
         self.model.observe(batch.inputs)
         local = batch.part(self.part.index, self.part.count)
         self._ids = local.ids
@@ -80,6 +81,10 @@ class LoopRun(TrainingRun):
         self.global_step += 1
         self.epoch = self.global_step // self.steps_per_epoch
         return self.mean_over_ranks(loss)
+
+    def data_step(self) -> int:
+        """Which global batch comes next."""
+        return self.global_step
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
@@ -143,6 +148,7 @@ class LoopRun(TrainingRun):
 
     def load(self, path: Path) -> None:
         payload = torch.load(path, map_location="cpu", weights_only=True)
+        check_architecture(payload["model"], self.model.state_dict())
         self.restore_optimizers(payload["optimizers"])
         self.restore_model(payload["model"])
         for scheduler, state in zip(self.schedulers, payload["schedulers"], strict=True):

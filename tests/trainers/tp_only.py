@@ -48,6 +48,7 @@ class Adapter(LoopAdapter):
     framework = "torch TP"
     meshes = ("tp=2", "dp=2,tp=2")
     plain_parameters = ("embed", "norm", "gain", "shift", "head")
+    run_class: type[TpRun] = TpRun
 
     def start_distributed(self, ctx: RankContext) -> TrainingRun:
         if not dist.is_initialized():
@@ -61,4 +62,5 @@ class Adapter(LoopAdapter):
         if "dp" in (mesh.mesh_dim_names or ()):
             part = Part(mesh.get_local_rank("dp"), mesh["dp"].size())
         optimizers = self.optimizers(model)
-        return TpRun(ctx, model, optimizers, [moving_lr(each) for each in optimizers], part)
+        schedulers = [moving_lr(each) for each in optimizers]
+        return self.run_class(ctx, model, optimizers, schedulers, part)

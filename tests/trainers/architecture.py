@@ -1,0 +1,23 @@
+"""Refusing a file of another architecture before anything is touched, on every rank alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+
+def check_architecture(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
+    """Raise where keys or global shapes differ.
+
+    Every rank reads the same file and so comes to the same end. torch's own strict loading raises
+    too late: it has changed other weights by then, and where rank 0 scatters what it read, it
+    raises on rank 0 only and leaves the others in a broadcast.
+    """
+    missing, unknown = live.keys() - saved.keys(), saved.keys() - live.keys()
+    resized = [n for n in live.keys() & saved.keys() if live[n].shape != saved[n].shape]
+    if missing or unknown or resized:
+        raise ValueError(
+            f"not this architecture: missing {sorted(missing)}, unknown {sorted(unknown)},"
+            f" of another size {sorted(resized)}"
+        )
