@@ -88,7 +88,11 @@ def placements(
     """
     shards = [f"S({dim})" for dim in range(ndim)]
     waiting = [f"P({draw(st.sampled_from(list(partial)))})"] if partial else []
-    chosen = [draw(st.sampled_from(["R", *shards, *waiting])) for _ in spec.shape]
+    chosen: list[str] = []
+    for _ in spec.shape:
+        # Mesh dimensions that share a tensor dimension are where most goes wrong.
+        again = bool(chosen) and draw(st.booleans())
+        chosen.append(chosen[-1] if again else draw(st.sampled_from(["R", *shards, *waiting])))
     if strided:
         for i, text in enumerate(chosen):
             right = [j for j in range(i + 1, len(chosen)) if chosen[j] == text]
@@ -107,13 +111,12 @@ def global_shapes(
     Sizes around multiples of the world size (dividing, not dividing, fewer than ranks), 1 and 0,
     a large first dimension now and then, and 0-d.
     """
-    size = st.integers(0, 2 * spec.world_size + 1)
-    small = st.lists(size, min_size=min_ndim, max_size=max_ndim).map(tuple)
-    if max_ndim < 1:
-        return small
-    rest = st.lists(st.integers(1, 3), min_size=max(min_ndim - 1, 0), max_size=max_ndim - 1)
-    tall = st.builds(lambda n, rest: (n, *rest), st.integers(large - 3, large), rest)
-    return st.one_of(small, small, small, tall)
+    sizes = list(range(2 * spec.world_size + 2))
+    # One draw per size, whatever it is, so that a large one shrinks to a small one.
+    first, rest = st.sampled_from([*sizes, large - 2, large]), st.sampled_from(sizes)
+    return st.integers(min_ndim, max_ndim).flatmap(
+        lambda ndim: st.tuples(*([first] if ndim else []), *[rest] * (ndim - 1))
+    )
 
 
 def dtypes(*, only: Sequence[str] = DTYPES) -> SearchStrategy[str]:
@@ -147,7 +150,8 @@ def tensor_specs(
     """
     shape = draw(global_shapes(spec, max_ndim=max_ndim))
     dtype = draw(dtypes(only=dtype_names))
-    is_plain = draw(st.booleans()) if plain is None else plain
+    # More DTensors than plain tensors: they are what geometry is about.
+    is_plain = draw(st.sampled_from([False, False, False, True])) if plain is None else plain
     places = None
     if not is_plain:
         places = draw(placements(spec, len(shape), partial=partial, strided=strided))
@@ -177,7 +181,7 @@ def dtensor_trees(
     tensor = tensor_specs(spec) if leaves is None else leaves
     value = st.builds(Leaf, st.one_of(st.none(), st.integers(0, 9), st.just("text")))
     return st.recursive(
-        st.one_of(tensor, tensor, value),
+        st.one_of(tensor, tensor, tensor, tensor, value),
         lambda inner: st.sampled_from(CONTAINERS).flatmap(lambda kind: _branches(kind, inner)),
         max_leaves=max_leaves,
     )

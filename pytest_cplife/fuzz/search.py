@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -35,6 +35,10 @@ class Suite(Protocol[Example]):
 
     def check(self, example: Example) -> Sequence[Violation]:
         """Try one. Violations of one kind have one `moment`."""
+        ...
+
+    def smaller(self, example: Example) -> Iterable[Example]:
+        """Neighbours of an example that are simpler, the simplest first."""
         ...
 
     def show(self, example: Example) -> str:
@@ -96,7 +100,7 @@ class _Trial(Generic[Example]):
             self.search.first_at = self.search.examples
         same = tuple(v for v in violations if v.moment == self.kind)
         if same:
-            # Hypothesis runs its smallest example last, so the last one is what is kept.
+            # Both ways of shrinking run their smallest example last.
             self.search.found = Found(example, same)
             raise _Failing
 
@@ -127,8 +131,25 @@ def search(suite: Suite[Example], profile: Profile) -> Search[Example]:
             outcome.seed = random.SystemRandom().getrandbits(64)
         _round(trial, outcome.seed)
         if outcome.found is not None or end is None or time.monotonic() >= end:
-            outcome.seconds = time.monotonic() - start
-            return outcome
+            break
+    _reduce(trial)
+    outcome.seconds = time.monotonic() - start
+    return outcome
+
+
+def _reduce(trial: _Trial[Example]) -> None:
+    """Go on to a simpler neighbour that fails likewise, until there is none."""
+    found, progress = trial.search.found, True
+    while found is not None and progress:
+        progress = False
+        for example in trial.suite.smaller(found.example):
+            if example == found.example:
+                continue
+            with suppress(_Failing):
+                trial(example)
+                continue
+            found, progress = trial.search.found, True
+            break
 
 
 def _round(trial: _Trial[Example], number: int | None) -> None:

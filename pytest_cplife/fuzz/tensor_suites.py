@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,8 +11,9 @@ from hypothesis.strategies import SearchStrategy
 
 from pytest_cplife.fuzz import trees
 from pytest_cplife.fuzz.roundtrip import RoundTrip, gathered_dtypes, try_round_trip
+from pytest_cplife.fuzz.smaller import smaller_trees
 from pytest_cplife.fuzz.stage import FuzzStage
-from pytest_cplife.fuzz.tensors import PLAIN_LAYOUTS
+from pytest_cplife.fuzz.tensors import PLAIN_LAYOUTS, TensorSpec
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Violation
 from pytest_cplife.strategies import dtensor_trees, tensor_specs
@@ -56,6 +58,16 @@ class RoundTripSuite:
         stage = self.stage
         return stage.judge(example.mesh, try_round_trip, example, stage.adapter, stage.new_folder())
 
+    def smaller(self, example: RoundTrip) -> Iterator[RoundTrip]:
+        for spec in self.stage.meshes:
+            if (spec.world_size, len(spec.dims)) < (
+                example.mesh.world_size,
+                len(example.mesh.dims),
+            ):
+                yield RoundTrip(spec, _on_fewer(example.tree, len(spec.dims)))
+        for tree in smaller_trees(example.tree):
+            yield replace(example, tree=tree)
+
     def show(self, example: RoundTrip) -> str:
         return f"mesh {example.mesh}\n{trees.show(example.tree)}"
 
@@ -64,3 +76,16 @@ class RoundTripSuite:
 
     def from_json(self, data: dict[str, Any]) -> RoundTrip:
         return RoundTrip(MeshSpec.parse(data["mesh"]), trees.from_json(data["tree"]))
+
+
+def _on_fewer(tree: trees.Tree, dims: int) -> trees.Tree:
+    """The tree on a mesh of `dims` dimensions: placements on the others are dropped."""
+    if isinstance(tree, trees.Branch):
+        return replace(tree, children=tuple(_on_fewer(child, dims) for child in tree.children))
+    if isinstance(tree, TensorSpec) and tree.placements is not None:
+        kept = tuple(
+            text.partition(",")[0].rstrip(")") + ")" if "sf=" in text else text
+            for text in tree.placements[:dims]
+        )
+        return replace(tree, placements=kept)
+    return tree
