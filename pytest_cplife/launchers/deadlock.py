@@ -112,9 +112,9 @@ def find_mismatches(
             for rank, op in sorted(by_rank.items()):
                 if op.likeness != usual:
                     shown = by_rank[others[0]]
+                    place = _on(op, {op.group: sorted(by_rank), **groups})
                     text = (
-                        f"rank {rank} entered {op}, but {_ranks(others)} entered {shown} "
-                        f"on {_on(op, groups)}"
+                        f"rank {rank} entered {op}, but {_ranks(others)} entered {shown} on {place}"
                     )
                     clashes.append(Clash(rank, text, len(others)))
             break

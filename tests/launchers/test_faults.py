@@ -146,6 +146,7 @@ def test_a_mismatch_that_gloo_does_not_notice_fails_all_the_same(launcher: Launc
     assert first.rank == 1 and first.type_name == "Mismatch"
     assert "rank 1 entered gloo:broadcast #" in first.message
     assert "int[4], but ranks 0, 2 entered gloo:broadcast #" in first.message
+    assert "on group '0' [0, 1, 2]" in first.message
 
 
 @pytest.mark.parametrize("size", [2, 3])
