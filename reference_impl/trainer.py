@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,24 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from .agreement import agreed, gather
-from .checkpoint import (
-    LoadReport,
-    check_hyper_parameters,
-    commit_model,
-    read_plain,
-    save_plain,
-    stage_model,
-)
+from . import resume
+from .checkpoint import LoadReport
 from .data import Data
 from .ema import Ema, warmed_up
-from .formats import upgrade
 from .gradients import clip_gradients, reduce_gradients
 from .model import ModelConfig, build_model
-from .optimizer_state import align_optimizer, commit_optimizer, export_optimizer, stage_optimizer
+from .optimizer_state import align_optimizer
 from .plain import outside_inference
-from .rng import get_streams, seed_streams, set_streams, shared_integer
-from .sharded import DCP, PerRank
+from .rng import seed_streams, shared_integer
 from .topology import Topology
 from .wrap import wrap
 
@@ -151,126 +142,27 @@ class Trainer:
             self.model.train(training)
         return self.topology.whole(logits, (8, config.length, config.vocabulary)).cpu()
 
-    # -- checkpoints -----------------------------------------------------------------
-
-    def payload(self) -> dict[str, Any]:
-        """Everything that a resume needs, with live tensors. Collective."""
-        return {
-            "model": self.model.state_dict(keep_vars=True),
-            "optimizers": [export_optimizer(self.model, self.optimizer)],
-            "ema": self.ema.state(),
-            **self.progress(),
-            "streams": gather({"layout": self._layout(), "state": get_streams()}),
-        }
-
-    def progress(self) -> dict[str, Any]:
-        """What is neither a tensor nor a rank's own. The cursor counts global batches."""
-        return {
-            "schedulers": [self.scheduler.state_dict()],
-            "global_step": self.global_step,
-            "epoch": self.epoch,
-            "data": {"epoch": self.epoch, "position": self.position},
-            "hyper_parameters": dataclasses.asdict(self.model_config),
-            "extra": self.extra,
-        }
+    # -- checkpoints: what is in them, and the order of putting it back, is `resume`'s ---
 
     def save(self, path: Path) -> None:
-        """Write the plain checkpoint `path`. Collective."""
-        with self.ema.training_weights():
-            save_plain(self.payload(), path)
+        """Write the plain checkpoint `path`, one portable file. Collective."""
+        resume.save(self, path)
 
     def load(self, path: Path) -> None:
-        """Resume from the plain checkpoint `path`, of any topology. Collective.
-
-        Everything is checked and laid out first, on every rank; only then is anything
-        changed. A file that does not fit leaves the run as it was.
-        """
-        payload = read_plain(path)
-        with agreed(f"cannot load {path}"):
-            payload = upgrade(payload, self.data.steps_per_epoch)
-        streams = payload.get("streams", [])
-        mine = streams[self.rank] if self.rank < len(streams) else None
-        self.restore(payload, f"cannot load {path}", mine)
-
-    def sharded_state(self) -> dict[str, Any]:
-        """The same for `DCP.save`, with the live objects; random streams are each rank's own."""
-        return {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "ema": self.ema.state(),
-            "run": self.progress(),
-            "streams": PerRank({"layout": self._layout(), "state": get_streams()}),
-        }
+        """Resume from the plain checkpoint `path`, of any topology. Collective."""
+        resume.load(self, path)
 
     def save_sharded(self, path: Path) -> None:
-        """Write the distributed checkpoint `path`. Collective."""
-        with self.ema.training_weights():
-            DCP.save(self.sharded_state(), path)
+        """Write the distributed checkpoint `path`, a directory. Collective."""
+        resume.save_sharded(self, path)
 
     def load_sharded(self, path: Path) -> None:
         """Resume from the distributed checkpoint `path`, of any topology. Collective."""
-        tree = DCP.read(self.sharded_state(), path)
-        payload = {
-            "model": tree["model"],
-            "optimizers": [tree["optimizer"]],
-            "ema": tree["ema"],
-            **tree["run"],
-        }
-        self.restore(payload, f"cannot load {path}", tree["streams"])
-
-    def restore(
-        self, payload: Mapping[str, Any], doing: str, streams: Mapping[str, Any] | None
-    ) -> None:
-        """Put a payload, of full tensors or laid out already, into the live run. Collective."""
-        with agreed(doing):
-            staged, _ = stage_model(self.model, payload["model"])
-            optimizer = stage_optimizer(self.model, self.optimizer, payload["optimizers"][0])
-            step, epoch = int(payload["global_step"]), int(payload["epoch"])
-            scheduler = self._schedule(payload.get("schedulers"), step)
-            ema = self.ema.stage(payload.get("ema"), staged)
-            position = int(payload["data"]["position"])
-        commit_model(self.model, staged)
-        commit_optimizer(self.optimizer, optimizer)
-        self.ema.commit(ema)
-        # After the optimizer: constructing or loading a scheduler may write learning rates.
-        self.scheduler.load_state_dict(scheduler)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.global_step, self.epoch, self.position = step, epoch, position
-        self.extra = dict(payload.get("extra", {}))
-        self._resume_streams(streams)
+        resume.load_sharded(self, path)
 
     def load_pretrained(self, path: Path) -> LoadReport:
         """Take over the weights of `path` that this model has, if it is the same architecture."""
-        payload = read_plain(path)
-        with agreed(f"cannot transfer from {path}"):
-            payload = upgrade(payload, self.data.steps_per_epoch)
-            live = dataclasses.asdict(self.model_config)
-            check_hyper_parameters(payload.get("hyper_parameters", {}), live)
-            staged, report = stage_model(self.model, payload["model"], strict=False)
-        commit_model(self.model, staged)
-        return report
-
-    def _schedule(self, saved: Sequence[Mapping[str, Any]] | None, step: int) -> dict[str, Any]:
-        """The scheduler's state; for a file without one it follows from the step."""
-        if saved:
-            return dict(saved[0])
-        rates = [base * learning_rate_factor(step) for base in self.scheduler.base_lrs]
-        counted = {"last_epoch": step, "_step_count": step + 1, "_last_lr": rates}
-        return {**self.scheduler.state_dict(), **counted}
-
-    def _resume_streams(self, saved: Mapping[str, Any] | None) -> None:
-        """Streams after a load: restored where every rank has its own, else fresh and distinct."""
-        if (
-            self.config.rng_policy == "restore"
-            and saved is not None
-            and saved["layout"] == self._layout()
-        ):
-            set_streams(saved["state"])
-        else:
-            seed_streams(self.config.seed, self.rank, self.epoch, self.global_step)
-
-    def _layout(self) -> list[tuple[str, int]]:
-        return [(name, self.topology.size(name)) for name in self.topology.names]
+        return resume.load_pretrained(self, path)
 
     def _local(self, whole: Tensor) -> Tensor:
         return self.topology.local_part(whole.to(self.device))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pytest_cplife.reference_impl.ema import Ema, warmed_up
 from pytest_cplife.reference_impl.plain import to_plain
+from pytest_cplife.reference_impl.resume import plain_payload
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
@@ -82,7 +83,7 @@ def test_the_swap_is_undone_by_an_error_and_a_save_inside_it_has_training_weight
 def backfill(path: Path) -> None:
     run = trainer("fsdp=2")
     run.train(2)
-    payload = run.payload()
+    payload = plain_payload(run)
     payload["ema"]["shadow"].pop("scale")
     payload["ema"]["shadow"]["stranger"] = torch.zeros(2)
     from pytest_cplife.reference_impl.checkpoint import save_plain

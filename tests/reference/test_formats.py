@@ -18,6 +18,7 @@ import torch.distributed as dist
 from pytest_cplife.reference_impl.agreement import CheckpointError
 from pytest_cplife.reference_impl.formats import FORMAT_VERSION
 from pytest_cplife.reference_impl.plain import to_plain
+from pytest_cplife.reference_impl.resume import plain_payload
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from .make_golden import FOLDER, STEPS, digests
@@ -99,7 +100,7 @@ def test_integer_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def shard_in_file(path: Path) -> None:
     run = trainer("fsdp=2")
-    payload = {**run.payload(), "format_version": 2}
+    payload = {**plain_payload(run), "format_version": 2}
     payload["model"] = dict(payload["model"])
     mesh = topology("fsdp=2").mesh
     assert mesh is not None

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from pytest_cplife.reference_impl import atomic
 from pytest_cplife.reference_impl.agreement import CheckpointError
+from pytest_cplife.reference_impl.resume import sharded_state
 from pytest_cplife.reference_impl.sharded import DCP, AsyncSaver, PerRank
 from torch import Tensor
 
@@ -147,7 +148,7 @@ def asynchronous(path: Path) -> None:
     run.train(2)
     saver = AsyncSaver()
     wanted = full_state(run)
-    saver.save(run.sharded_state(), path)
+    saver.save(sharded_state(run), path)
     run.train(2)
     saver.wait()
     fresh = trainer("fsdp=2")
