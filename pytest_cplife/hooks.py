@@ -12,6 +12,7 @@ import pytest
 from pytest_cplife import __version__
 from pytest_cplife.collection import (
     FOLDER,
+    PACKAGE,
     RUNNING,
     RuleItem,
     attach_verdict,
@@ -60,8 +61,15 @@ def _set_arguments(config: pytest.Config, options: Options) -> bool:
         config.args_source = pytest.Config.ArgsSource.ARGS
     else:
         config.args = [_resolve(config, argument) for argument in config.args]
-        return any(str(suite_folder()) in argument for argument in config.args)
+        return any(_is_ours(config, argument) for argument in config.args)
     return True
+
+
+def _is_ours(config: pytest.Config, argument: str) -> bool:
+    """Whether the argument names the suite, as a path or as a package (``--pyargs``)."""
+    place = argument.partition("::")[0]
+    path = (config.invocation_params.dir / place).resolve()
+    return place.startswith(PACKAGE) or suite_folder().resolve() in (path, *path.parents)
 
 
 def _resolve(config: pytest.Config, argument: str) -> str:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_cplife.collection import suite_files
+from pytest_cplife.collection import suite_files, suite_folder
 from pytest_cplife.rules.registry import all_rules
 from pytest_cplife.scheduling import scope_of
 from tests.plugin.conftest import BROKEN, MESHES, TOTAL, Run, ids_of
@@ -62,8 +62,12 @@ def test_a_pasted_id_selects_its_test(run: Run) -> None:
     result.assert_outcomes(failed=1)
 
 
-def test_the_folder_can_be_named(run: Run) -> None:
-    assert len(ids_of(run("conformance", "--collect-only", "-q"))) == TOTAL
+@pytest.mark.parametrize(
+    "arguments", [["conformance"], ["--pyargs", "pytest_cplife.conformance"], [str(suite_folder())]]
+)
+def test_the_suite_can_be_named(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments, "--collect-only")
+    result.stdout.fnmatch_lines(["cplife * mymod:Adapter on *", f"collected {TOTAL} items"])
 
 
 def test_a_module_of_the_suite_without_an_adapter_says_what_is_missing(run: Run) -> None:
@@ -145,6 +149,21 @@ def test_a_distribution_that_the_user_chose_is_left_alone(run: Run) -> None:
 )
 def test_scopes(id: str, scope: str) -> None:
     assert scope_of(id) == scope
+
+
+def test_no_rule_is_selected_by_the_name_of_another() -> None:
+    rules = all_rules()
+    for rule in rules:
+        # pytest's -k looks for a part of any of these, without regard to case.
+        selected = [
+            other.id
+            for other in rules
+            if any(rule.id.lower() in name.lower() for name in (other.id, other.test_name))
+        ]
+        assert selected == [rule.id]
+    names = [rule.test_name for rule in rules]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
 
 
 def test_every_group_with_rules_has_its_module() -> None:
