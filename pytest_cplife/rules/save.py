@@ -205,7 +205,9 @@ def unchanged(
     state = after.optimizer_state
     if prepared:
         known = before.optimizer_state
-        state = {n: r for n, r in state.items() if n in known or not _is_zero(run, r[0])}
+        state = {
+            n: r for n, r in state.items() if n in known or not all(_is_zero(run, x) for x in r)
+        }
     pairs: list[tuple[str, Table, Table]] = [
         ("weights", before.parameters, after.parameters),
         ("buffers", before.buffers, after.buffers),
