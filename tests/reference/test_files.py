@@ -86,13 +86,14 @@ def load(spec: str, path: Path, sharded: bool = False) -> dict[str, Tensor]:
     return full_state(run)
 
 
-def test_the_file_needs_no_group_and_none_of_this_package(tmp_path: Path) -> None:
-    def body(path: Path) -> None:
-        run = trainer("fsdp=2")
-        run.train(1)
-        run.save(path)
+def save_first(path: Path) -> None:
+    run = trainer("fsdp=2")
+    run.train(1)
+    run.save(path)
 
-    run_ranks(2, body, tmp_path / "alone.pt")
+
+def test_the_file_needs_no_group_and_none_of_this_package(tmp_path: Path) -> None:
+    run_ranks(2, save_first, tmp_path / "alone.pt")
     code = (
         "import sys, torch; p = torch.load(sys.argv[1], map_location='cpu', weights_only=True);"
         "assert all(type(v) is torch.Tensor for v in p['model'].values());"
