@@ -103,7 +103,9 @@ class Lab:
                 buffers=dict(_of_rank(buffers or {}, rank)),
                 persistent=(*parameters, *(buffers or {})),
                 optimizer_state={
-                    name: dict(_of_rank(entries, rank)) for name, entries in (state or {}).items()
+                    name: entries
+                    for name, columns in (state or {}).items()
+                    if (entries := dict(_of_rank(columns, rank)))
                 },
                 state_names_stray=(),
                 groups=tuple(groups) if groups is not None else (default,),
