@@ -95,7 +95,8 @@ class Session:
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
         try:
-            lacking = [need for need in rule.needs if need not in self._capabilities(case)]
+            offered = self._capabilities(case) if rule.needs else set()
+            lacking = [need for need in rule.needs if need not in offered]
             if lacking:
                 raise NotCovered(f"capability {', '.join(lacking)} is not offered")
             verdict = _apply(rule, mesh, case)
@@ -115,7 +116,8 @@ class Session:
             if RUNS[name].partner:
                 if partner is not None:
                     runs[name] = self._run(name, spec, partner)
-                    runs["saving of partner"] = self._run("saving", partner)
+                    source = RUNS[name].after
+                    runs[f"{source} of partner"] = self._run(source, partner)
             else:
                 runs[name] = self._run(name, spec)
         return Case(spec, self.declared, runs, partner=partner)
@@ -146,10 +148,18 @@ class Session:
         return measure_noise(self._run("uninterrupted", spec), self._run("twin", spec))
 
     def _capabilities(self, case: Case) -> set[str]:
-        offered = set(case.declared.capabilities)
+        """What adapter and run offer.
+
+        Raises:
+            Unanswered: no run got as far as to tell.
+        """
+        offered, told = set(case.declared.capabilities), False
         for run in case.runs.values():
             for journal in run.ranks:
+                told = told or "capabilities" in journal.facts
                 offered.update(journal.facts.get("capabilities", ()))
+        if case.runs and not told:
+            raise Unanswered(next(iter(case.runs)), "capabilities")
         return offered
 
     def _unanswered(self, rule: Rule, mesh: str, case: Case, missing: Unanswered) -> Verdict:

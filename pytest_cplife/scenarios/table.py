@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_cplife.scenarios import evaluation, relays, scripts, tampering
+from pytest_cplife.scenarios import evaluation, relays, scripts, sharded, tampering
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,29 @@ RUNS = {
         RunKind("still", relays.still, lane="resume", after="saving"),
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
+        RunKind("sharding", sharded.sharding),
+        RunKind(
+            "unsharding",
+            sharded.unsharding,
+            lane="resume",
+            after="sharding",
+            source_phase="save sharded",
+        ),
+        RunKind(
+            "resharding",
+            sharded.resharding,
+            lane="resume",
+            after="sharding",
+            source_phase="save sharded",
+            partner=True,
+        ),
+        RunKind(
+            "damaged",
+            sharded.damaged,
+            lane="resume",
+            after="sharding",
+            source_phase="save sharded",
+        ),
         RunKind("crossed", scripts.crossed, lane="resume", after="saving", partner=True),
         RunKind(
             "files",

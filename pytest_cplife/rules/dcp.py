@@ -1,0 +1,285 @@
+"""DCP: sharded checkpoints, written by all ranks and read by any topology."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_cplife.evidence.layout import ShardLayout, tiling_problem
+from pytest_cplife.evidence.run import Moment, RunEvidence
+from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.common import Table, compare, counters
+from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.phases import completes
+from pytest_cplife.rules.registry import rule
+from pytest_cplife.rules.save import group_values, scheduler_values, unchanged
+
+_NEEDS = ("save_sharded", "load_sharded")
+_DATA_FILE = re.compile(r"__\d+_\d+\.distcp")
+
+
+def _state(moment: Moment) -> list[tuple[str, Table]]:
+    return [
+        ("weights", moment.parameters),
+        ("buffers", moment.buffers),
+        ("optimizer state", moment.optimizer_state),
+        ("averages", moment.ema),
+        ("hyperparameters", group_values(moment)),
+        ("schedulers", scheduler_values(moment)),
+        ("counters", counters(moment)),
+    ]
+
+
+def _same_state(
+    case: Case, run: RunEvidence, saved: Moment, loaded: Moment, label: str
+) -> Iterator[Finding]:
+    for (what, a), (_, b) in zip(_state(saved), _state(loaded), strict=True):
+        yield from compare(case, run.assembler, what, a, b, moment=label)
+
+
+@rule(
+    "DCP-01",
+    "sharded saving and loading complete",
+    statement="save_sharded() completes on every rank, and in fresh processes load_sharded() does.",
+    why="A model that is too large for one file has no other checkpoint.",
+    cause="A template that differs from what was saved, or a rank that writes alone.",
+    runs=("sharding", "unsharding"),
+    needs=_NEEDS,
+)
+def sharded_completes(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "DCP-01", "sharding", "unsharding")
+
+
+@rule(
+    "DCP-02",
+    "sharded files have the dcp layout",
+    statement="The directory holds one .metadata and data files named __rank_number.distcp.",
+    why="Tools that convert, inspect and reshard expect that layout.",
+    cause="A pickle per rank under another name, or metadata of an interrupted save left behind.",
+    runs=("sharding",),
+    needs=_NEEDS,
+)
+def dcp_layout(case: Case) -> Iterator[Finding]:
+    layout = _layout(case)
+    if layout.metadata != 1:
+        yield Violation(".metadata", "one", f"{layout['metadata']}", "sharded directory")
+    for name in layout.files:
+        if not _DATA_FILE.fullmatch(name):
+            yield Violation(name, "__rank_number.distcp", "another name", "sharded directory")
+    if not layout.files:
+        yield Violation("data files", "some", "none", "sharded directory")
+
+
+def _layout(case: Case) -> ShardLayout:
+    run = case["sharding"]
+    if not run.ranks or "layout" not in run.ranks[0].facts:
+        run.fact("layout")  # Raises, with the reason that it is not there.
+    layout: ShardLayout = run.ranks[0].facts["layout"]
+    return layout
+
+
+@rule(
+    "DCP-03",
+    "chunks tile each tensor once",
+    statement="The chunks that the metadata lists for a tensor cover each of its elements exactly"
+    " once.",
+    why="A hole is left at its initial value by the load, and an overlap is decided by chance.",
+    cause="DTensors made of uneven shards without the global shape, or empty shards at offset 0.",
+    runs=("sharding",),
+    needs=_NEEDS,
+)
+def chunks_tile(case: Case) -> Iterator[Finding]:
+    chunks = _layout(case).chunks
+    if not chunks:
+        yield Violation("tensors", "some", "none", "sharded metadata")
+    for name, (size, parts) in chunks.items():
+        problem = tiling_problem(size, parts)
+        if problem:
+            yield Violation(name, f"chunks that tile {size}", problem, "sharded metadata")
+
+
+@rule(
+    "DCP-04",
+    "the full train state comes back",
+    statement="After load_sharded() on the same mesh, weights, buffers, optimizer state, averages,"
+    " hyperparameters, schedulers and counters are on every rank those that were saved, bit for"
+    " bit.",
+    why="A sharded checkpoint is a checkpoint: all of it has to come back.",
+    cause="A fresh optimizer's empty state as the template, values that differ between ranks kept"
+    " under one key, or dtypes narrowed to the template's.",
+    runs=("sharding", "unsharding"),
+    needs=_NEEDS,
+)
+def full_state(case: Case) -> Iterator[Finding]:
+    saved, loaded = case["sharding"].at("before save"), case["unsharding"].at("after load")
+    yield from _same_state(case, case["sharding"], saved, loaded, loaded.label)
+    if case.declared.rng_policy != "restore":
+        return
+    for a, b in zip(saved.ranks, loaded.ranks, strict=True):
+        for stream, state in a.rng.items():
+            if b.rng.get(stream) != state:
+                yield Violation(
+                    f"{stream} random stream",
+                    "the saved state of that rank",
+                    "another state",
+                    loaded.label,
+                    ranks=(b.rank,),
+                )
+
+
+@rule(
+    "DCP-05",
+    "sharded checkpoints load on another mesh",
+    statement="What was saved sharded on another declared mesh loads on this one: weights, buffers,"
+    " optimizer state, averages, hyperparameters, schedulers and counters, bit for bit.",
+    why="Resharding is what the format is for.",
+    cause="Local shards saved as tensors of their own, rank numbers in keys, or strided shards"
+    " read in another order.",
+    runs=("sharding", "resharding"),
+    needs=_NEEDS,
+)
+def reshards(case: Case) -> Iterator[Finding]:
+    if case.partner is None:
+        raise NotCovered("only one mesh is run, so there is no other to load from")
+    yield from completes(case, "DCP-05", "resharding")
+    saved = case["sharding of partner"].at("before save")
+    loaded = case["resharding"].at("after load")
+    label = f"resharded from {case.partner}: after load"
+    yield from _same_state(case, case["resharding"], saved, loaded, label)
+
+
+@rule(
+    "DCP-06",
+    "sharded saving changes nothing",
+    statement="Right after save_sharded() every piece of state is what it was before.",
+    why="Sharded checkpoints are the frequent ones; what they disturb adds up.",
+    cause="As for SAVE-07: state materialised by a hidden step, or tensors converted in place.",
+    runs=("sharding",),
+    needs=_NEEDS,
+)
+def sharded_saving_is_silent(case: Case) -> Iterator[Finding]:
+    run = case["sharding"]
+    yield from unchanged(case, run, run.at("before save"), run.at("after save"))
+
+
+@rule(
+    "DCP-07",
+    "training goes on from a sharded checkpoint",
+    statement="The step after load_sharded() equals the step after the save, in weights and"
+    " optimizer state.",
+    why="A state that compares equal and trains otherwise has left something out.",
+    cause="Something outside of the compared state steers the step: data position, a flag.",
+    runs=("sharding", "unsharding"),
+    needs=_NEEDS,
+    budgeted=True,
+)
+def sharded_goes_on(case: Case) -> Iterator[Finding]:
+    moment = "after next step"
+    a, b = case["sharding"].at(moment), case["unsharding"].at(moment)
+    for what, x, y in (
+        ("weights", a.parameters, b.parameters),
+        ("optimizer state", a.optimizer_state, b.optimizer_state),
+    ):
+        yield from compare(
+            case, case["sharding"].assembler, what, x, y, moment=b.label, noisy_at=moment
+        )
+
+
+@rule(
+    "DCP-08",
+    "replicas are written once",
+    statement="Together the data files are not much larger than the state that they hold.",
+    why="Every replica written multiplies the time of a save and the space on disk.",
+    cause="Plain tensors saved by every rank under names of their own, or whole storages behind"
+    " views.",
+    level="should",
+    runs=("sharding",),
+    needs=_NEEDS,
+)
+def written_once(case: Case) -> Iterator[Finding]:
+    layout, live = _layout(case), case["sharding"].at("before save")
+    seen: dict[tuple[str, object], int] = {}
+    for table in (live.parameters, live.buffers, live.optimizer_tensors, live.ema):
+        for name, records in table.items():
+            itemsize = _itemsize(records[0].dtype)
+            seen[name, table is live.ema] = records[0].numel * itemsize
+    need = sum(seen.values())
+    stored = sum(layout.files.values())
+    # Each tensor costs a pickle header per chunk, which rules tiny models.
+    headers = 2048 * sum(len(parts) for _, parts in layout.chunks.values())
+    if stored > 1.5 * need + headers:
+        yield Violation("data files", f"about {need} bytes", f"{stored} bytes", "sharded directory")
+    yield Measurement("bytes stored per byte of state, headers apart", stored / max(need, 1), 1.5)
+
+
+def _itemsize(dtype: str) -> int:
+    import torch
+
+    kind: torch.dtype = getattr(torch, dtype.removeprefix("torch."))
+    return kind.itemsize
+
+
+@rule(
+    "DCP-09",
+    "a broken sharded checkpoint is refused",
+    statement="A checkpoint with a missing or a truncated rank file ends load_sharded() in an"
+    " exception on every rank.",
+    why="A rank that goes on alone hangs the job, or trains what it had.",
+    cause="Files listed instead of those that the metadata names, or an error that one rank keeps"
+    " to itself.",
+    runs=("damaged",),
+    needs=_NEEDS,
+)
+def broken_refused(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "DCP-09", "damaged")
+    for damage in ("a missing rank file", "a truncated rank file"):
+        yield from _refused(case, damage)
+
+
+@rule(
+    "DCP-10",
+    "a flipped bit is found",
+    statement="A checkpoint in which one bit of a data file was flipped ends load_sharded() in an"
+    " exception on every rank.",
+    why="Disks and networks flip bits; a weight of 1e30 is noticed, one of 0.3 is not.",
+    cause="No checksums: torch.distributed.checkpoint has none.",
+    level="should",
+    runs=("damaged",),
+    needs=_NEEDS,
+)
+def flipped_bit(case: Case) -> Iterator[Finding]:
+    yield from _refused(case, "a flipped bit")
+
+
+def _refused(case: Case, damage: str) -> Iterator[Finding]:
+    run = case["damaged"]
+    accepted = tuple(rank for rank, outcome in enumerate(run.fact(damage)) if not outcome)
+    if accepted:
+        file = run.ranks[0].facts.get(f"damaged {damage}", "a data file")
+        yield Violation(file, "an exception", "loaded without a word", damage, ranks=accepted)
+
+
+@rule(
+    "DCP-11",
+    "a refused sharded load changes nothing",
+    statement="After a sharded load that was refused, weights, buffers and optimizer state are what"
+    " they were before.",
+    why="A caller that catches the error and tries an older checkpoint starts from a mixture.",
+    cause="Reading into the live tensors before all of the checkpoint is known to be whole.",
+    level="should",
+    runs=("damaged",),
+    needs=_NEEDS,
+)
+def refusal_is_clean(case: Case) -> Iterator[Finding]:
+    run = case["damaged"]
+    for damage in ("a missing rank file", "a truncated rank file", "a flipped bit"):
+        if not all(run.fact(damage)):
+            continue
+        before, after = run.at(f"{damage}: before"), run.at(f"{damage}: after")
+        for what, a, b in (
+            ("weights", before.parameters, after.parameters),
+            ("buffers", before.buffers, after.buffers),
+            ("optimizer state", before.optimizer_state, after.optimizer_state),
+        ):
+            moment = f"after {damage}"
+            yield from compare(case, run.assembler, what, a, b, moment=moment)
