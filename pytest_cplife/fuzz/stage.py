@@ -44,10 +44,10 @@ class FuzzStage:
         return folder
 
     def run(
-        self, spec: MeshSpec, fn: Callable[..., Any], *args: Any, lane: str = "fuzz"
+        self, spec: MeshSpec, fn: Callable[..., Any], *args: Any, bare: bool = False
     ) -> list[Any]:
         """Call ``fn(rank, *args)`` on the ranks of the world of `spec`."""
-        world = self.launcher.world(spec.world_size, lane)
+        world = self.launcher.world(spec.world_size, "fuzz", bare=bare)
         return world.run(fn, *args, timeout=self.timeout)
 
     def judge(self, spec: MeshSpec, fn: Callable[..., Any], *args: Any) -> tuple[Violation, ...]:

@@ -1,0 +1,149 @@
+"""The model that plans are judged by: what an uninterrupted run is like after each step.
+
+Whatever a plan does in between, a run after step s is the uninterrupted run after step s: bit for
+bit where all of it happened on one mesh, within the meshes' own differences where not. So the
+model knows nothing of saving and loading, and shares nothing with what is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_cplife.evidence.assemble import Assembler
+from pytest_cplife.evidence.records import TensorRecord
+from pytest_cplife.evidence.run import Moment
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules.case import Case, Declared
+from pytest_cplife.rules.common import compare
+from pytest_cplife.rules.model import Violation
+
+Train = Callable[[MeshSpec, int], list[Moment]]
+"""Trains on a mesh from the start without interruption; the moments after steps 0, 1, ..."""
+
+_SAFETY = 4.0
+_ROUNDING = 1e-6
+
+
+@dataclass(slots=True)
+class Trajectories:
+    """Uninterrupted runs, one per mesh, made when first asked for and as far as asked for."""
+
+    train: Train
+    assembler: Assembler
+    meshes: tuple[MeshSpec, ...]
+    _made: dict[MeshSpec, list[Moment]] = field(default_factory=dict)
+    _noise: dict[int, dict[str, float]] = field(default_factory=dict)
+    _exact: dict[MeshSpec, bool] = field(default_factory=dict)
+
+    def at(self, spec: MeshSpec, step: int) -> Moment:
+        """The uninterrupted run on `spec` after `step` steps."""
+        if len(self._made.get(spec, ())) <= step:
+            self._made[spec] = self.train(spec, max(4, step + step // 2))
+        return self._made[spec][step]
+
+    def exact(self, spec: MeshSpec) -> bool:
+        """Whether a second run on `spec` has the same bytes; where not, bytes prove nothing."""
+        if spec not in self._exact:
+            first, again = self.at(spec, 2), self.train(spec, 2)[2]
+            self._exact[spec] = not list(same_state(self.assembler, first, again, "twin"))
+        return self._exact[spec]
+
+    def off_course(
+        self, seen: Moment, step: int, meshes: frozenset[MeshSpec], moment: str
+    ) -> Iterator[Violation]:
+        """Find weights that are not where the uninterrupted run has them after `step` steps.
+
+        Args:
+            meshes: all that this state has been on.
+        """
+        spec = next(iter(sorted(meshes, key=str)))
+        model = self.at(spec, step)
+        if len(meshes) == 1 and self.exact(spec):
+            yield from same_state(self.assembler, model, seen, moment)
+            return
+        noise = self.noise(step)
+        before = self.at(spec, max(step - 1, 0))
+        for name, records in model.parameters.items():
+            if name not in seen.parameters:
+                continue
+            wanted, found = self.full(model, name), self.full(seen, name)
+            budget = _SAFETY * noise[name] + _ROUNDING * _norm(wanted)
+            distance = _norm(found - wanted)
+            # Where the meshes themselves are as far apart as a step is long nothing can be told.
+            blind = budget > 0.5 * _norm(wanted - self.full(before, name))
+            if not distance <= budget and not blind:
+                yield Violation(
+                    name,
+                    f"within {budget:.3g} (L2) of the uninterrupted run after {step} steps",
+                    f"{records[0].dtype} weights {distance:.3g} away",
+                    moment,
+                    step=step,
+                    difference=distance,
+                    budget=budget,
+                )
+
+    def noise(self, step: int) -> dict[str, float]:
+        """How far apart the meshes' uninterrupted runs are after `step` steps, by parameter."""
+        if step not in self._noise:
+            moments = [self.at(spec, step) for spec in self.meshes]
+            self._noise[step] = {
+                name: max(
+                    _norm(self.full(a, name) - self.full(b, name))
+                    for i, a in enumerate(moments)
+                    for b in moments[i:]
+                )
+                for name in moments[0].parameters
+            }
+        return self._noise[step]
+
+    def full(self, moment: Moment, name: str) -> torch.Tensor:
+        return self.assembler.full(moment.parameters[name]).to(torch.float64)
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor))
+
+
+def same_state(
+    assembler: Assembler, expected: Moment, observed: Moment, moment: str
+) -> Iterator[Violation]:
+    """Find where one state of a run is not another, bit for bit, also between meshes."""
+    case = Case(None, Declared(), {})
+    tables = (
+        ("weights", expected.parameters, observed.parameters),
+        ("buffers", _first(expected.buffers), _first(observed.buffers)),
+        ("optimizer state", expected.optimizer_state, observed.optimizer_state),
+        ("averages", expected.ema, observed.ema),
+    )
+    for what, left, right in tables:
+        for finding in compare(case, assembler, what, left, right, moment=f"{moment}: {what}"):
+            if isinstance(finding, Violation):
+                yield finding
+    for name, value in expected.ranks[0].counters.items():
+        for snapshot in observed.ranks:
+            if snapshot.counters[name] != value:
+                seen = str(snapshot.counters[name])
+                yield Violation(name, str(value), seen, f"{moment}: counters")
+                break
+    for a, b in zip(expected.groups, observed.groups, strict=False):
+        for key, record in a.values.items():
+            if b.values.get(key) != record:
+                subject = f"group {a.index} {key}"
+                yield Violation(
+                    subject, _text(record), _text(b.values.get(key)), f"{moment}: groups"
+                )
+
+
+def _text(record: object) -> str:
+    return str(getattr(record, "text", record))
+
+
+def _first(columns: dict[str, list[TensorRecord]]) -> dict[str, list[TensorRecord]]:
+    """Plain buffers as rank 0 has them: a file has room for one value."""
+    return {
+        name: records if records[0].kind == "dtensor" else records[:1]
+        for name, records in columns.items()
+    }
