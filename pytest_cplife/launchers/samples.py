@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def _op(entry: Mapping[str, Any]) -> Op | None:
 
 
 def _counters(skip: int) -> dict[str, tuple[str, ...]]:
-    """Context switches and state by thread: a thread for which they stand still has not run.
+    """Context switches by thread: a sleeping thread for which they stand still has not run.
 
     Empty where the system does not tell; the Python frames then have to do.
     """
@@ -192,9 +193,11 @@ def _counters(skip: int) -> dict[str, tuple[str, ...]]:
                 line.split(":", 1) for line in (task / "status").read_text().splitlines() if line
             )
             if task.name != str(skip) and fields["Name"].strip() not in _RESTLESS:
+                sleeps = fields["State"].strip().startswith("S")
                 counters[task.name] = (
-                    fields["State"].strip(),
                     fields["voluntary_ctxt_switches"].strip(),
+                    # One that runs has moved, even if it was never switched out.
+                    "" if sleeps else str(time.monotonic_ns()),
                 )
     except (OSError, KeyError, ValueError):
         return {}

@@ -209,19 +209,28 @@ def says_its_pid_and_waits(rank: Rank, folder: Path) -> None:
 
 
 def slow(rank: Rank, act: str, seconds: float) -> float:
-    """Healthy, and idle for longer than two looks are apart."""
+    """Healthy, and busy or idle on rank 1 for longer than two looks are apart."""
     tensor = torch.full((4,), float(rank.rank))
-    if act == "slow":
+    end = time.monotonic() + seconds
+    if act == "sleep" and rank.rank == 1:
+        time.sleep(seconds)
+    if act == "compute" and rank.rank == 1:
+        while time.monotonic() < end:
+            torch.ones(400, 400) @ torch.ones(400, 400)
+    if act == "compute inside torch":
+        # With a pending collective that nobody else has entered, in a frame of torch's own: only
+        # that it moves tells it from a deadlock.
+        group = dist.new_group([0, 1, 2])
         if rank.rank == 1:
-            time.sleep(seconds)
-        dist.all_reduce(tensor)
-    else:
-        if rank.rank == 1:
-            end = time.monotonic() + seconds
+            early = dist.all_reduce(torch.ones(4), group=group, async_op=True)
             while time.monotonic() < end:
-                torch.ones(400, 400) @ torch.ones(400, 400)
-        work = dist.all_reduce(tensor, async_op=True)
-        if rank.rank == 2:
-            time.sleep(seconds / 2)
-        work.wait()
+                torch.nn.functional.dropout(torch.ones(4_000_000))
+        dist.barrier()
+        if rank.rank != 1:
+            early = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        early.wait()
+    work = dist.all_reduce(tensor, async_op=True)
+    if act == "sleep beside" and rank.rank == 2:
+        time.sleep(seconds)
+    work.wait()
     return float(tensor[0])

@@ -207,9 +207,8 @@ def test_a_result_that_cannot_be_sent(launcher: Launcher) -> None:
     assert "the result, a lock, cannot be sent" in failure.primary.message
 
 
-@pytest.mark.parametrize("act", ["slow", "async"])
+@pytest.mark.parametrize("act", ["sleep", "compute", "compute inside torch", "sleep beside"])
 def test_slow_work_is_not_taken_for_a_deadlock(launcher: Launcher, act: str) -> None:
-    """Sleeping ranks, and ranks that compute or wait for a thread beside a pending collective."""
     world = launcher.world(3, "faults")
     assert world.run(faulty.slow, act, 2.5) == [3.0] * 3
 

@@ -57,8 +57,8 @@ def test_a_mesh_that_a_trainer_builds_anew_works_at_every_call(launcher: Launche
 
 def test_a_flattened_mesh_keeps_its_group_with_the_mesh(launcher: Launcher) -> None:
     world = launcher.world(4)
-    assert world.run(bodies.flattened, MeshSpec.parse("a=2,b=2")) == [30.0] * 4
-    assert world.run(bodies.flattened, MeshSpec.parse("a=2,b=2")) == [30.0] * 4
+    assert world.run(bodies.flattened, MeshSpec.parse("a=2,b=1,c=2")) == [30.0] * 4
+    assert world.run(bodies.flattened, MeshSpec.parse("a=2,b=1,c=2")) == [30.0] * 4
 
 
 def test_a_mesh_of_another_size_is_refused_with_both_sizes(launcher: Launcher) -> None:
