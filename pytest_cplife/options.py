@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_cplife.launchers import LAUNCHERS
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.settings import Settings
 
 DEFAULTS = Settings(adapter="", workdir=Path())
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
-LAUNCHERS = ("processes",)
 REPORT_SUFFIXES = (".json", ".md")
 
 Kind = Literal["value", "list", "flag", "action", "argument", "query"]

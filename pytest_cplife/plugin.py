@@ -1,7 +1,7 @@
 """The pytest plugin: hooks and fixtures, thin, and dormant until an adapter is named.
 
 pytest imports this module in every run that has the package installed, so it imports
-nothing but the standard library, pytest and :mod:`pytest_cplife.options`; the hooks that
+nothing but the standard library, pytest and modules that are as light; the hooks that
 do something live in :class:`pytest_cplife.hooks.SuiteHooks`, which is registered only
 where an adapter is given.
 """

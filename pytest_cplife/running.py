@@ -130,17 +130,21 @@ class Running:
         """
         from pytest_cplife.adapter import LifecycleAdapter
         from pytest_cplife.loading import AdapterProblem, load_adapter
-        from pytest_cplife.shape import adapter_meshes
+        from pytest_cplife.shape import sound_adapter
 
         about = {"reference": self.options.adapter}
+        adapter = None
         try:
-            adapter = load_adapter(self.options.reference, self.options.base)
+            cls = load_adapter(self.options.reference, self.options.base)
+            about["class"] = f"{cls.__module__}.{cls.__qualname__}"
+            adapter = sound_adapter(cls)
         except AdapterProblem:
+            pass
+        if adapter is None:
             return about, parse_meshes(LifecycleAdapter.meshes)
-        about["class"] = f"{adapter.__module__}.{adapter.__qualname__}"
-        about["framework"] = str(adapter.framework)
-        about["checkpoint_format"] = str(adapter.checkpoint_format)
-        return about, adapter_meshes(adapter)
+        about["framework"] = adapter.framework
+        about["checkpoint_format"] = adapter.checkpoint_format
+        return about, parse_meshes(adapter.meshes)
 
     def _choose_meshes(self, own: tuple[MeshSpec, ...]) -> tuple[MeshSpec, ...]:
         chosen = self.options.meshes or own

@@ -39,13 +39,9 @@ def shape_problems(cls: type[LifecycleAdapter]) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def adapter_meshes(cls: type[LifecycleAdapter]) -> tuple[MeshSpec, ...]:
-    """The meshes that the adapter asks for, those of the protocol where it cannot say."""
-    from pytest_cplife.mesh import parse_meshes
-
-    if shape_problems(cls):
-        return parse_meshes(LifecycleAdapter.meshes)
-    return parse_meshes(cls().meshes)
+def sound_adapter(cls: type[LifecycleAdapter]) -> LifecycleAdapter | None:
+    """An instance of `cls`; None where something is wrong with its shape."""
+    return None if shape_problems(cls) else cls()
 
 
 def _missing_methods(cls: type) -> Iterator[str]:

@@ -40,7 +40,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(*arguments: str, adapter: str | None = "mymod:Adapter") -> pytest.RunResult:
         named = [f"--cplife-adapter={adapter}"] if adapter else []
-        return pytester.runpytest_subprocess("-p", "fakes", *named, *arguments)
+        # Hypothesis' own plugin would triple the time of each of these runs.
+        plugins = ("-p", "fakes", "-p", "no:hypothesispytest")
+        return pytester.runpytest_subprocess(*plugins, *named, *arguments)
 
     return run
 

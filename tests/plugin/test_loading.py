@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cplife.loading import AdapterProblem, check_adapter, load_adapter
-from pytest_cplife.shape import adapter_meshes
+from pytest_cplife.shape import sound_adapter
 
 SOUND = """
 from pytest_cplife import EmaSpec, LifecycleAdapter, TrainingRun
@@ -67,8 +67,8 @@ def test_a_file_is_loaded_once_and_its_classes_travel(tmp_path: Path) -> None:
 def test_a_file_can_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "mine_neighbour.py").write_text("meshes = ('dp=4',)\n")
     write(tmp_path, "import mine_neighbour\nclass Mine(Adapter): meshes = mine_neighbour.meshes\n")
-    cls = load_adapter("mine.py:Mine", tmp_path)
-    assert [str(mesh) for mesh in adapter_meshes(cls)] == ["dp4"]
+    adapter = sound_adapter(load_adapter("mine.py:Mine", tmp_path))
+    assert adapter is not None and adapter.meshes == ("dp=4",)
 
 
 def test_a_nested_attribute_is_found(tmp_path: Path) -> None:
@@ -210,3 +210,4 @@ def test_what_is_sound(tmp_path: Path, body: str) -> None:
 def test_everything_is_said_at_once(tmp_path: Path) -> None:
     write(tmp_path, "class Mine(LifecycleAdapter):\n    meshes = ''\n    rng_policy = 1\n")
     assert len(check_adapter("mine.py:Mine", tmp_path)) == 4
+    assert sound_adapter(load_adapter("mine.py:Mine", tmp_path)) is None

@@ -110,7 +110,7 @@ def test_the_command_line_wins(pytester: pytest.Pytester) -> None:
         ("--cplife-device=tpu", "--cplife-device=tpu: accepted is cpu or cuda"),
         ("--cplife-backend=mpi", "--cplife-backend=mpi: accepted is auto or gloo or nccl"),
         ("--cplife-backend=nccl", "needs --cplife-device=cuda"),
-        ("--cplife-launcher=slurm", "--cplife-launcher=slurm: accepted is processes"),
+        ("--cplife-launcher=slurm", "--cplife-launcher=slurm: accepted is processes or threads"),
         ("--cplife-steps=3", "=3: accepted is two whole numbers from 1"),
         ("--cplife-steps=0,2", "=0,2: accepted is two whole numbers from 1"),
         ("--cplife-timeout=0", "=0: accepted is a number of seconds above 0"),

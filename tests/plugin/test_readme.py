@@ -10,8 +10,11 @@ import pytest
 
 from pytest_cplife.adapter import LifecycleAdapter, TrainingRun
 from pytest_cplife.expected import read_expected
-from pytest_cplife.options import OPTIONS, REPORT_SUFFIXES
-from pytest_cplife.rules.model import Outcome
+from pytest_cplife.launchers import LAUNCHERS
+from pytest_cplife.options import BACKENDS, DEVICES, OPTIONS, REPORT_SUFFIXES
+from pytest_cplife.report.document import build_document
+from pytest_cplife.report.results import Plan, Results
+from pytest_cplife.rules.model import Outcome, Rule
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +39,14 @@ def test_the_table_of_options_is_complete() -> None:
     assert listed == [
         f"{option.flag} {query.get(option.name, option.metavar)}".strip() for option in OPTIONS
     ]
-    assert all(f"`{suffix}`" in README for suffix in REPORT_SUFFIXES)
+    meaning = {row[0].strip("`").partition(" ")[0]: row[1] for row in rows("Options")}
+    for flag, accepted in (
+        ("--cplife-report", REPORT_SUFFIXES),
+        ("--cplife-launcher", LAUNCHERS),
+        ("--cplife-device", DEVICES),
+        ("--cplife-backend", BACKENDS),
+    ):
+        assert all(f"`{value}`" in meaning[flag] for value in accepted)
 
 
 def test_the_table_of_outcomes_is_complete() -> None:
@@ -49,6 +59,15 @@ def test_the_required_methods_are_those_of_the_protocol() -> None:
     assert listed == required
     assert "Five methods are required" in README and len(required) == 5
     assert inspect.isabstract(TrainingRun)
+
+
+def test_the_keys_of_a_report_are_told() -> None:
+    rule = Rule("GO-02", "t", "must", "s", "w", "c", (), check=lambda case: ())
+    results = Results(Plan(keys=[("GO-02", "dp1")], meshes=["dp1"]))
+    document = build_document(results, [rule], options={}, problems=[])
+    told = README.partition("### Reports\n")[2].partition("\n### ")[0]
+    keys = {*document, *document["results"][0]}
+    assert not [key for key in keys if f"`{key}`" not in told]
 
 
 def test_the_sample_of_expected_failures_can_be_read(tmp_path: Path) -> None:
