@@ -15,7 +15,7 @@ LAYERS = (
     {"evidence", "launchers"},
     {"rules"},
     {"loading", "shape", "scenarios"},
-    {"session", "suite", "fuzz", "strategies", "adapters"},
+    {"blame", "session", "suite", "fuzz", "strategies", "adapters"},
     {"expected", "policy", "report"},
     {"options", "running", "collection", "scheduling", "actions", "hooks", "plugin"},
     {"conformance"},
