@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pytest_cplife.fuzz.build import build_tensor, torch_placement
@@ -62,8 +62,8 @@ def _move(rank: Rank, move: Move, folder: Path) -> Iterator[Violation]:
         result = source.redistribute(placements=there)
     else:
         result = build_tensor(replace(moved, seed=spec.seed + 5), mesh)
-        dcp.save({"it": source}, checkpoint_id=folder / "saved")
-        dcp.load({"it": result}, checkpoint_id=folder / "saved")
+        state_dict_saver.save({"it": source}, checkpoint_id=folder / "saved")
+        state_dict_loader.load({"it": result}, checkpoint_id=folder / "saved")
     sharded = move.operation != "full_tensor"
     for violation in check_tensor(moved, result, mesh, move.operation, "it", sharded=sharded):
         if not violation.moment.endswith(": stride"):
