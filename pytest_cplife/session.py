@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
+from pytest_cplife.blame import blame
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
@@ -16,7 +17,6 @@ from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Measurement, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import measure_noise
-from pytest_cplife.rules.phases import owner
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
 from pytest_cplife.settings import Settings
@@ -108,7 +108,7 @@ class Session:
         except NotCovered as reason:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))
         except Unanswered as missing:
-            return self._unanswered(rule, mesh, case, missing)
+            return blame(rule, mesh, case, missing, self._run)
 
     def _case(self, rule: Rule, spec: MeshSpec | None, partner: MeshSpec | None) -> Case:
         runs: dict[str, RunEvidence] = {}
@@ -161,53 +161,6 @@ class Session:
         if case.runs and not told:
             raise Unanswered(next(iter(case.runs)), "capabilities")
         return offered
-
-    def _unanswered(self, rule: Rule, mesh: str, case: Case, missing: Unanswered) -> Verdict:
-        if missing.not_offered:
-            return Verdict(rule.id, mesh, Outcome.NOT_COVERED, missing.not_offered)
-        for run in self._upstream(case, missing.run):
-            if run.failure is None:
-                if run.held_back and not self._failed(case, run):
-                    # The save came to its end, but there is no file: its own rule says so.
-                    blocker = owner(run.held_back, RUNS[run.name].source_phase)
-                    return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
-                continue
-            blocker = owner(run.name, run.failure.phase)
-            if blocker != rule.id:
-                return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
-            violation = Violation(
-                f"{run.failure.phase} ({run.name})",
-                "completes on every rank",
-                run.failure.headline,
-                ranks=run.failure.ranks,
-                detail=run.failure.detail,
-            )
-            return Verdict(rule.id, mesh, Outcome.FAILED, violations=(violation,))
-        raise missing
-
-    def _failed(self, case: Case, run: RunEvidence) -> bool:
-        """True where the run that had to come before `run` ended badly, or one before that."""
-        spec = case.partner if RUNS[run.name].partner else run.spec
-        source = self._run(run.held_back, spec)
-        return source.failure is not None or bool(source.held_back)
-
-    def _upstream(self, case: Case, name: str) -> list[RunEvidence]:
-        """The run itself and those that had to come first, nearest first."""
-        if name not in RUNS:
-            return [case.runs[name]]
-        kind, runs = RUNS[name], []
-        if name in case.runs:
-            runs.append(case.runs[name])
-        for before in (kind.after, kind.also_after):
-            if before:
-                spec = case.partner if kind.partner else case.spec
-                runs.extend(self._chain(before, spec))
-        return runs
-
-    def _chain(self, name: str, spec: MeshSpec | None) -> list[RunEvidence]:
-        kind = RUNS[name]
-        runs = [self._run(name, spec)]
-        return runs + (self._chain(kind.after, spec) if kind.after else [])
 
 
 def _declared(cls: type[LifecycleAdapter]) -> Declared:

@@ -62,7 +62,7 @@ def sharded_completes(case: Case) -> Iterator[Finding]:
 def dcp_layout(case: Case) -> Iterator[Finding]:
     layout = _layout(case)
     if layout.metadata != 1:
-        yield Violation(".metadata", "one", f"{layout['metadata']}", "sharded directory")
+        yield Violation(".metadata", "one", f"{layout.metadata}", "sharded directory")
     for name in layout.files:
         if not _DATA_FILE.fullmatch(name):
             yield Violation(name, "__rank_number.distcp", "another name", "sharded directory")

@@ -1,0 +1,68 @@
+"""Why a rule could not be answered: which earlier failure, or which absent capability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pytest_cplife.evidence.run import RunEvidence, Unanswered
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.model import Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.phases import owner
+from pytest_cplife.scenarios.table import RUNS
+
+Find = Callable[[str, MeshSpec | None], RunEvidence]
+
+
+def blame(rule: Rule, mesh: str, case: Case, missing: Unanswered, find: Find) -> Verdict:
+    """The verdict on a rule whose evidence does not reach as far as it asks.
+
+    Args:
+        find: gives the evidence of a run on a mesh, for the runs that had to come first.
+
+    Raises:
+        Unanswered: nothing explains it, which is a fault of the suite.
+    """
+    if missing.not_offered:
+        return Verdict(rule.id, mesh, Outcome.NOT_COVERED, missing.not_offered)
+    for run, phase in _upstream(case, missing.run, find):
+        if run.failure is not None:
+            return _failed(rule, mesh, run)
+        why = run.not_offered(missing.wanted)
+        if why:
+            return Verdict(rule.id, mesh, Outcome.NOT_COVERED, why)
+        if phase and run.completed(phase):
+            # The save came to its end, but there is no file: the save's own rule says so.
+            return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {owner(run.name, phase)}")
+    raise missing
+
+
+def _failed(rule: Rule, mesh: str, run: RunEvidence) -> Verdict:
+    assert run.failure is not None
+    blocker = owner(run.name, run.failure.phase)
+    if blocker != rule.id:
+        return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
+    violation = Violation(
+        f"{run.failure.phase or 'before the first phase'} ({run.name})",
+        "completes on every rank",
+        run.failure.headline,
+        ranks=run.failure.ranks,
+        detail=run.failure.detail,
+    )
+    return Verdict(rule.id, mesh, Outcome.FAILED, violations=(violation,))
+
+
+def _upstream(case: Case, name: str, find: Find) -> Iterator[tuple[RunEvidence, str]]:
+    """The run itself, then those that had to come first and the phase that they had to reach."""
+    if name in case.runs:
+        yield case.runs[name], ""
+    if name not in RUNS:
+        return
+    kind = RUNS[name]
+    spec = case.partner if kind.partner else case.spec
+    for before, phase in ((kind.after, kind.source_phase), (kind.also_after, "save again")):
+        if before:
+            yield find(before, spec), phase
+            for source, needed in _upstream(case, before, find):
+                if source.name != before:
+                    yield source, needed
