@@ -46,7 +46,9 @@ def view_tensor(tensor: torch.Tensor, store: TensorStore, *, keep: bool = True) 
     """Record a tensor; its bytes go to `store`, or are only named by their digest."""
     if isinstance(tensor, DTensor):
         local = tensor.to_local().detach()
-        # An asynchronous result is waited for by the first operation on it; `detach` is one.
+        # The result of a collective that is still under way has no storage before it is waited for.
+        wait = getattr(local, "wait", None)
+        local = wait() if callable(wait) else local
         mesh, placements = (
             view_mesh(tensor.device_mesh),
             tuple(map(view_placement, tensor.placements)),
