@@ -33,7 +33,9 @@ def _call(module: torch.nn.Module | None) -> str:
     named = {p.name: None for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY}
     try:
         with torch.no_grad():
-            module(*(None for _ in required), **named)
+            # Not module(...): FSDP's hooks take the first module that is called for the root, and
+            # the model itself could not run any more.
+            module.forward(*(None for _ in required), **named)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "returned"
