@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.layout import data_files, view_layout
 from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.editing import offer
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import next_step, train_to_save_point
 
@@ -68,7 +69,7 @@ def damaged(rank: Rank, order: Order) -> None:
         stage.barrier()
         stage.recorder.moment(f"{name}: before", run)
         with stage.recorder.phase(f"offer a checkpoint with {name}"):
-            outcome = _offer(run, copy)
+            outcome = offer(lambda copy=copy, run=run: run.load_sharded(copy), run)  # type: ignore[misc]
             stage.barrier()
         stage.recorder.fact(name, outcome)
         stage.recorder.moment(f"{name}: after", run)
@@ -89,15 +90,6 @@ def _load(stage: Stage, run: TrainingRun) -> None:
         run.load_sharded(stage.order.source)
         run.ready()
     stage.recorder.moment("after load", run)
-
-
-def _offer(run: TrainingRun, path: Path) -> str:
-    try:
-        run.load_sharded(path)
-        run.ready()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def _damage(source: Path, copy: Path, name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_cplife.scenarios import evaluation, relays, scripts, sharded, tampering
+from pytest_cplife.scenarios import evaluation, legacy, relays, scripts, sharded, tampering
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ RUNS = {
         RunKind("still", relays.still, lane="resume", after="saving"),
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
+        RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
+        RunKind("kept", legacy.kept, lane="resume"),
         RunKind("sharding", sharded.sharding),
         RunKind(
             "unsharding",

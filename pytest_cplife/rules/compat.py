@@ -1,0 +1,152 @@
+"""COMPAT: files of earlier formats load as what they are, or are refused; never as a mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.common import compare, counters
+from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.phases import completes
+from pytest_cplife.rules.registry import rule
+
+_RUNS = ("saving", "legacy")
+
+
+def _right(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
+    """Compare what an accepted file gave with what was saved; `but` names what may differ."""
+    run = case["legacy"]
+    saved, loaded = case["saving"].at("before save"), run.at(f"{edit}: after")
+    for what, a, b in (
+        ("weights", saved.parameters, loaded.parameters),
+        ("optimizer state", saved.optimizer_state, loaded.optimizer_state),
+        ("averages", saved.ema, loaded.ema),
+        ("counters", counters(saved), counters(loaded)),
+    ):
+        expected = {name: records for name, records in a.items() if name != but}
+        observed = {name: records for name, records in b.items() if name != but}
+        yield from compare(case, run.assembler, what, expected, observed, moment=f"after {edit}")
+
+
+def _right_or_refused(case: Case, edit: str) -> Iterator[Finding]:
+    outcomes = case["legacy"].fact(edit)
+    yield Measurement(
+        f"ranks that refused a file with {edit}", float(sum(map(bool, outcomes))), 0.0
+    )
+    if any(outcomes) and not all(outcomes):
+        refused = tuple(rank for rank, outcome in enumerate(outcomes) if outcome)
+        yield Violation(edit, "accepted or refused by all", "by some", edit, ranks=refused)
+    elif not any(outcomes):
+        yield from _right(case, edit)
+
+
+def _accepted(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
+    refused = [(rank, text) for rank, text in enumerate(case["legacy"].fact(edit)) if text]
+    if refused:
+        ranks = tuple(rank for rank, _ in refused)
+        yield Violation(edit, "loads", refused[0][1], f"a file with {edit}", ranks=ranks)
+    else:
+        yield from _right(case, edit, but=but)
+
+
+@rule(
+    "COMPAT-01",
+    "integer keyed optimizer state is mapped or refused",
+    statement="A file whose optimizer state is keyed by position, as torch writes it, gives every"
+    " parameter its own state, or is refused.",
+    why="State that is skipped because its keys are numbers is a silent fresh start.",
+    cause="Keys looked up by name only, and what is not found taken for new.",
+    runs=_RUNS,
+    events=("optimizer state",),
+)
+def integer_keys(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "COMPAT-01", "legacy")
+    yield from _right_or_refused(case, "integer keys")
+
+
+@rule(
+    "COMPAT-02",
+    "another order is never mixed",
+    statement="Optimizer state keyed by position in another order than today's is mapped right or"
+    " refused; no parameter gets another one's state.",
+    why="torch maps by position and checks no shape: a bias receives a matrix's moments.",
+    cause="Optimizer.load_state_dict on a file whose parameters were registered in another order.",
+    runs=_RUNS,
+    events=("optimizer state",),
+)
+def other_order(case: Case) -> Iterator[Finding]:
+    yield from _right_or_refused(case, "integer keys in another order")
+
+
+@rule(
+    "COMPAT-03",
+    "a missing average is backfilled",
+    statement="A file in which one parameter has no average loads; that average is made anew, and"
+    " all others are those that were saved.",
+    why="A model that grew a weight would otherwise lose its whole average, or its whole resume.",
+    cause="A strict load of the averages, or none at all when a key is missing.",
+    level="should",
+    runs=_RUNS,
+)
+def average_backfilled(case: Case) -> Iterator[Finding]:
+    run = case["legacy"]
+    edit = "a missing average"
+    run.fact(edit)
+    name = run.ranks[0].facts[f"edited {edit}"]
+    yield from _accepted(case, edit, but=name)
+    if not any(run.fact(edit)) and name not in run.at(f"{edit}: after").ema:
+        yield Violation(name, "an average made anew", "none", f"after {edit}")
+
+
+@rule(
+    "COMPAT-04",
+    "an extra entry does no harm",
+    statement="A file with a top-level entry that this version does not know loads as without it.",
+    why="Files of a later version, or with a colleague's note in them, are still checkpoints.",
+    cause="A check of the whole payload's keys against an exact list.",
+    level="should",
+    runs=_RUNS,
+)
+def extra_entry(case: Case) -> Iterator[Finding]:
+    yield from _accepted(case, "an extra entry")
+
+
+@rule(
+    "COMPAT-05",
+    "dtensors in a file are read or refused",
+    statement="A file whose model holds replicated DTensors loads as the values that they stand"
+    " for, or is refused.",
+    why="Files of before the conversion to plain tensors exist; one rank's shard of them is junk.",
+    cause="to_local() on load, or a DTensor of a dead mesh put into the live model.",
+    runs=_RUNS,
+)
+def dtensors(case: Case) -> Iterator[Finding]:
+    yield from _right_or_refused(case, "dtensors")
+
+
+@rule(
+    "COMPAT-06",
+    "files that are kept still load",
+    statement="Every file of legacy_checkpoints() loads, at its global step, and, where digests are"
+    " given, with its weights.",
+    why="A format is only dropped on purpose.",
+    cause="A renamed key, a new required entry, or a class that moved.",
+    runs=("kept",),
+    needs=("legacy_checkpoints",),
+)
+def kept_files(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "COMPAT-06", "kept")
+    run = case["kept"]
+    files = run.fact("kept")[0]
+    for number, (format, step, digests) in enumerate(files):
+        state = run.at(f"kept {number}")
+        seen = state.ranks[0].counters["global_step"]
+        if seen != step:
+            yield Violation(f"{format}: global_step", f"{step}", f"{seen}", "after load")
+        for name, digest in (digests or {}).items():
+            records = state.parameters.get(name)
+            value = "missing" if records is None else run.assembler.digest(records)
+            if value != digest:
+                yield Violation(f"{format}: {name}", digest, value, "after load")
+    if not files:
+        yield Violation("legacy_checkpoints()", "at least one file", "none", "kept")
