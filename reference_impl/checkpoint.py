@@ -32,7 +32,7 @@ def save_plain(payload: Mapping[str, Any], path: Path) -> None:
     """
     header = {"format": FORMAT, "format_version": FORMAT_VERSION}
     writer = global_rank() == 0
-    plain = to_plain({**header, **payload}, keep=writer)
+    plain = to_plain({**header, **payload}, only=0)
     with agreed(f"cannot save {path}"):
         if writer:
             write_file(path, plain)

@@ -21,7 +21,7 @@ from .plain import outside_inference, to_plain
 
 def save_parameters(model: nn.Module, path: Path) -> None:
     """Write the model's full state to the file `path`. Collective."""
-    plain = to_plain(model.state_dict(keep_vars=True), keep=global_rank() == 0)
+    plain = to_plain(model.state_dict(keep_vars=True), only=0)
     with agreed(f"cannot save {path}"):
         if global_rank() == 0:
             write_file(path, {"model": plain})

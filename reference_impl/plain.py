@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from .agreement import global_rank
+from .gather import gather_to
 from .topology import global_dtensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,15 +65,15 @@ def outside_inference(function: F) -> F:
 
 
 @outside_inference
-def to_plain(tree: Any, keep: bool = True) -> Any:
+def to_plain(tree: Any, only: int | None = None) -> Any:
     """`tree` with every tensor plain, full, on the CPU, and sharing memory with no live one.
 
     Collective: all ranks pass trees of one structure. Tensors that are one object (tied
     parameters, seen with ``keep_vars=True``) stay one object.
 
     Args:
-        keep: False on ranks that only take part in the gathering. They get None in place of
-            each tensor and never hold more than one full tensor.
+        only: the global rank that needs the result. The others get None in place of each
+            tensor; they send their shards, one after another, and never hold a full one.
     """
     done: dict[int, Tensor | None] = {}
 
@@ -79,20 +81,24 @@ def to_plain(tree: Any, keep: bool = True) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in done:
-            done[id(leaf)] = _plain_tensor(leaf, keep)
+            done[id(leaf)] = _plain_tensor(leaf, only)
         return done[id(leaf)]
 
     return map_leaves(tree, plain)
 
 
-def _plain_tensor(tensor: Tensor, keep: bool) -> Tensor | None:
+def _plain_tensor(tensor: Tensor, only: int | None) -> Tensor | None:
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         if any(placement.is_partial() for placement in tensor.placements):
             raise ValueError(f"a Partial DTensor has no value to save yet: {tensor.placements}")
+        if only is not None:
+            return gather_to(tensor, only)
         tensor = tensor.full_tensor()
+    elif only is not None and only != global_rank():
+        return None
     # A clone also leaves behind the storage that a view would drag into the file.
-    return tensor.to("cpu", copy=True).contiguous() if keep else None
+    return tensor.to("cpu", copy=True).contiguous()
 
 
 @outside_inference

@@ -21,7 +21,7 @@ from pytest_cplife.reference_impl.model import ModelConfig, build_model
 from pytest_cplife.reference_impl.plain import realign, to_plain
 from pytest_cplife.reference_impl.skeleton import split
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from .ranks import differences, full_state, local_state, run_ranks, run_serial, topology, trainer
 
@@ -68,6 +68,36 @@ def nested() -> None:
 
 def test_every_dtensor_in_any_nesting_becomes_plain_and_back() -> None:
     run_ranks(4, nested)
+
+
+LAYOUTS: tuple[tuple[Placement, Placement], ...] = (
+    (Shard(0), Shard(1)),
+    (Shard(0), Shard(0)),
+    (Shard(1), Shard(0)),
+    (Replicate(), Shard(0)),
+    (Shard(1), Replicate()),
+    (Replicate(), Replicate()),
+)
+
+
+def one_rank() -> None:
+    mesh = topology("dp=2,cp=2").mesh
+    assert mesh is not None
+    for shape in ((7, 5), (1, 3), (2, 9), (0, 4)):
+        whole = torch.rand(shape, generator=torch.Generator().manual_seed(3))
+        for placements in LAYOUTS:
+            cut = distribute_tensor(whole, mesh, placements)
+            for rank in (0, 3):
+                got = to_plain({"t": cut, "plain": whole}, only=rank)
+                if dist.get_rank() == rank:
+                    assert torch.equal(got["t"], whole), (shape, placements)
+                    assert torch.equal(got["plain"], whole)
+                else:
+                    assert got == {"t": None, "plain": None}
+
+
+def test_one_rank_gets_the_full_tensor_from_any_layout() -> None:
+    run_ranks(4, one_rank)
 
 
 def save(spec: str, path: Path, sharded: bool = False) -> dict[str, Tensor]:
