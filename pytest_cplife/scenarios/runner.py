@@ -64,7 +64,6 @@ class Runner:
             self.run(kind.also_after, spec)
             second = self._order(RUNS[kind.also_after], spec).output
         order = self._order(kind, spec, partner, source, second)
-        order.prepare()
         if kind.name in ("serial", "files"):
             order = order.serially()
         return self._execute(kind, order, spec)
@@ -91,11 +90,14 @@ class Runner:
         )
 
     def _steps(self) -> tuple[int, int]:
-        """Steps before and after the save, moved to the next epoch's end where saves need one."""
+        """Steps before and after the save, both up to an epoch's end where saves need one.
+
+        The resumed run saves again after its last step.
+        """
         before, after = self._settings.steps
         if self._adapter.save_points == "epoch_end":
             epoch = self._adapter.steps_per_epoch or 1
-            before = -(-before // epoch) * epoch
+            return -(-before // epoch) * epoch, -(-after // epoch) * epoch
         return before, after
 
     def _world(self, kind: RunKind, spec: MeshSpec | None) -> World:
@@ -106,7 +108,10 @@ class Runner:
         return self._launcher.world(spec.world_size, kind.lane, bare=bare)
 
     def _execute(self, kind: RunKind, order: Order, spec: MeshSpec | None) -> RunEvidence:
+        # A world that cannot be had (a machine that is too small) leaves nothing behind, so that
+        # it is told again to the next rule that asks.
         world = self._world(kind, spec)
+        order.prepare()
         failure = None
         try:
             world.run(kind.script, order, timeout=self._settings.timeout)
