@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
 from pytest_cplife.blame import blame
+from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
@@ -15,7 +16,7 @@ from pytest_cplife.loading import check_adapter, load_adapter
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
 from pytest_cplife.rules.events import unseen
-from pytest_cplife.rules.model import Measurement, Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import measure_noise
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
@@ -178,7 +179,13 @@ def _declared(cls: type[LifecycleAdapter]) -> Declared:
 def _apply(rule: Rule, mesh: str, case: Case) -> Verdict:
     # Whether the rule has anything to be about comes first (it may raise NotCovered).
     vacuous = unseen(case, rule.events)
-    findings = list(rule.check(case))
+    findings: list[Finding] = []
+    try:
+        for finding in rule.check(case):
+            findings.append(finding)
+    except CannotAssemble as problem:
+        # Ranks that disagree on a tensor are a fault of the trainer, whichever rule meets it.
+        findings.append(Violation("tensors", "parts that make up one tensor", str(problem)))
     violations = tuple(f for f in findings if isinstance(f, Violation))
     measurements = tuple(f for f in findings if isinstance(f, Measurement))
     if vacuous and not violations:
