@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ class CheckpointView:
     """The parts of a plain checkpoint.
 
     Attributes:
-        model: the model's state by key, as ``load_state_dict`` of the serial model takes it.
+        model: the model's state by key, as ``load_state_dict`` of the serial model takes it; what
+            is changed in it is changed in `payload`.
         optimizers: ``state_dict``-like mappings with ``state`` and ``param_groups``.
         ema: the averaged weights by FQN, None where the file has none.
         counters: ``global_step`` and ``epoch``, where they were found.
@@ -57,14 +58,32 @@ class _Candidate:
     coverage: float
 
     def stripped(self) -> Mapping[str, Any]:
-        if not self.prefix:
-            return self.mapping
-        kept = {
-            key.removeprefix(self.prefix): value
-            for key, value in self.mapping.items()
-            if key.startswith(self.prefix)
-        }
-        return kept
+        return _Stripped(self.mapping, self.prefix) if self.prefix else self.mapping
+
+
+class _Stripped(MutableMapping[str, Any]):
+    """The entries of a mapping under a prefix, without it; edits reach the mapping itself."""
+
+    def __init__(self, mapping: Mapping[str, Any], prefix: str) -> None:
+        self._mapping = mapping
+        self._prefix = prefix
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping[self._prefix + key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._mapping[self._prefix + key] = value  # type: ignore[index]
+
+    def __delitem__(self, key: str) -> None:
+        del self._mapping[self._prefix + key]  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[str]:
+        for key in self._mapping:
+            if isinstance(key, str) and key.startswith(self._prefix):
+                yield key.removeprefix(self._prefix)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def read_plain_checkpoint(path: Path, serial_model: torch.nn.Module) -> CheckpointView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,12 @@ def weights(view: CheckpointView) -> list[str]:
     return [n for n, pointer in zip(names, pointers, strict=True) if pointers.count(pointer) == 1]
 
 
-def editable(mapping: Any) -> dict[str, Any]:
+def editable(mapping: Any) -> MutableMapping[str, Any]:
     """The mapping as one that can be changed.
 
     Raises:
-        NothingToEdit: it is not a dict.
+        NothingToEdit: it cannot be.
     """
-    if not isinstance(mapping, dict):
+    if not isinstance(mapping, MutableMapping):
         raise NothingToEdit(f"the file keeps it in a {type(mapping).__name__}")
     return mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def _other_order(view: CheckpointView, stage: Stage, run: TrainingRun) -> str:
     return "optimizer state"
 
 
-def _named(view: CheckpointView) -> list[dict[str, Any]]:
+def _named(view: CheckpointView) -> list[MutableMapping[str, Any]]:
     """The optimizers of the file, where their state is keyed by name."""
     named = [
         editable(optimizer)
@@ -64,7 +65,7 @@ def _named(view: CheckpointView) -> list[dict[str, Any]]:
     return named
 
 
-def _number(optimizer: dict[str, Any], names: list[str]) -> None:
+def _number(optimizer: MutableMapping[str, Any], names: list[str]) -> None:
     numbers = {name: number for number, name in enumerate(names)}
     optimizer["state"] = {
         numbers[name]: entries for name, entries in optimizer["state"].items() if name in numbers

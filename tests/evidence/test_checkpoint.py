@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,23 @@ def test_prefixes_of_wrappers(model: Tied, prefix: str) -> None:
     view = find_parts({"model": state}, names)
     assert view.prefix == prefix
     assert same(view.model, model.state_dict())
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_an_edit_of_the_view_is_one_of_the_payload(model: Tied, prefix: str) -> None:
+    """The rules for files of another architecture edit the trainer's own."""
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    payload = {"model": {**state, "other": 1}, "ema": dict(state)}
+    view = find_parts(payload, list(model.state_dict()))
+    for part, tree in ((view.model, payload["model"]), (view.ema, payload["ema"])):
+        assert isinstance(part, MutableMapping)
+        del part["norm.bias"]
+        part["norm.weight"] = torch.zeros(9)
+        part["new.weight"] = torch.zeros(1)
+        assert prefix + "norm.bias" not in tree and prefix + "new.weight" in tree
+        assert len(tree[prefix + "norm.weight"]) == 9
+        assert ("norm.bias" in part, "new.weight" in part) == (False, True)
+    assert len(view.model) == len(payload["model"]) - (1 if prefix else 0)
 
 
 def test_deep_in_objects(model: Tied, optimizer: torch.optim.Optimizer, tmp_path: Path) -> None:
