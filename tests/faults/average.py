@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -112,3 +114,49 @@ class LeavesOneOut(Reference):
             del ema.shadow["scale"]
             ema.update = lambda: None  # type: ignore[method-assign]
         return run
+
+
+@plant(Reference, rule="EMA-08", subject="embedding.weight", mesh="cp=2", public=("B06",))
+class RestoresFromReference(Ema):
+    """What the live weights were is kept by reference, and is the average by then."""
+
+    def _swap_in(self) -> None:
+        super()._swap_in()
+        self._backup = {name: self._local_pair(name, p)[1] for name, p in self._parameters()}
+
+    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+        return list(self.model.named_parameters())
+
+
+@plant(Reference, rule="EMA-09", subject="swap under inference mode (evaluated)", mesh="cp=2")
+class RefusesInference(Ema):
+    """The swap writes with autograd's bookkeeping, which inference mode does not have."""
+
+    def _swap_in(self) -> None:
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("Inplace update to inference tensor outside InferenceMode")
+        super()._swap_in()
+
+
+@plant(Reference, rule="EMA-10", subject="embedding.weight", mesh="cp=2")
+class NoFinally(Ema):
+    """The live weights come back after the block, if it ends well."""
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        self._swap_in()
+        try:
+            yield
+        except Exception:
+            self._backup = None
+            raise
+        self._swap_out()
+
+
+@plant(Reference, rule="EMA-11", subject="embedding.weight", mesh="cp=2", public=("B104",))
+class SavesInsideTheSwap(Ema):
+    """The saver reads the model while the averages are in it."""
+
+    @contextmanager
+    def training_weights(self) -> Iterator[None]:
+        yield

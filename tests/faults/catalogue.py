@@ -6,7 +6,19 @@ from importlib import import_module
 
 from tests.faults.planting import PLANTED, Fault
 
-_MODULES = ("start", "training", "saving", "loading", "optimizing", "streaming", "going", "average")
+_MODULES = (
+    "start",
+    "training",
+    "saving",
+    "loading",
+    "optimizing",
+    "streaming",
+    "going",
+    "average",
+    "refusing",
+    "distributed",
+    "formats",
+)
 
 for _name in _MODULES:
     import_module(f"tests.faults.{_name}")

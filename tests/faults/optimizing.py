@@ -22,7 +22,7 @@ Saved = Sequence[Mapping[str, Any]]
 @plant(
     fsdp2.Adapter,
     rule="OPT-01",
-    subject="embed.weight[exp_avg]",
+    subject="embed.weight",
     mesh="fsdp=2",
     public=("B12",),
 )
@@ -36,7 +36,7 @@ class EmptyTemplate(fsdp2.Fsdp2Run):
 @plant(
     two_optimizers.Adapter,
     rule="OPT-01",
-    subject="norm.weight[momentum_buffer]",
+    subject="norm.weight",
     mesh="fsdp=2",
     public=("B64",),
 )
@@ -50,7 +50,7 @@ class FirstOptimizerOnly(fsdp2.Fsdp2Run):
 @plant(
     Reference,
     rule="OPT-01",
-    subject="embedding.weight[exp_avg]",
+    subject="embedding.weight",
     mesh="cp=2",
     public=("B17",),
 )
@@ -260,7 +260,7 @@ class StepAsNumber(Trainer):
             entries["step"] = float(entries["step"])
 
 
-@plant(ddp.Adapter, rule="OPT-08", subject="gain[exp_avg]", mesh="dp=2")
+@plant(ddp.Adapter, rule="OPT-08", subject="gain", mesh="dp=2")
 class StateOnOneRank(ddp.DdpRun):
     """One rank's optimizer never keeps the state of a parameter."""
 

@@ -70,7 +70,7 @@ class DropsGradient(fsdp2.Fsdp2Run):
         self.model.gain.grad = None
 
 
-@plant(hand_dtensor.Adapter, rule="GRAD-05", subject="embed.weight", mesh="cp=2")
+@plant(hand_dtensor.Adapter, rule="GRAD-05", subject="gain", mesh="cp=2")
 class PartialGradients(hand_dtensor.HandRun):
     """The optimizer steps on one rank's terms: nobody has summed them."""
 

@@ -38,9 +38,10 @@ class DdpRun(ddp.DdpRun):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
     run_class = Fsdp2Run
 
 
 class Ddp(ddp.Adapter):
+    meshes = ("dp=1", "dp=2")
     run_class = DdpRun

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -21,3 +22,14 @@ def check_architecture(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) 
             f"not this architecture: missing {sorted(missing)}, unknown {sorted(unknown)},"
             f" of another size {sorted(resized)}"
         )
+
+
+def check_named(optimizers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise where optimizer state is keyed by position, which says nothing of whose it is.
+
+    torch's own loading keeps what it cannot map under the key that it had, without a word.
+    """
+    for optimizer in optimizers:
+        keys = [key for group in optimizer["param_groups"] for key in group["params"]]
+        if any(not isinstance(key, str) for key in (*keys, *optimizer["state"])):
+            raise ValueError("optimizer state is keyed by position; this format keys it by name")

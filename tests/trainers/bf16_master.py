@@ -56,7 +56,7 @@ class Fsdp2Run(fsdp2.Fsdp2Run):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "dp=2,fsdp=2")
+    meshes = ("fsdp=2", "dp=2,fsdp=2")
     run_class = Fsdp2Run
 
     def build_serial_model(self) -> TinyNet:

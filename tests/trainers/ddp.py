@@ -29,6 +29,11 @@ class DdpRun(LoopRun):
     def restore_model(self, saved: dict[str, Any]) -> None:
         self.network.load_state_dict({PREFIX + name: value for name, value in saved.items()})
 
+    def check_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        sizes = [len(group["params"]) for o in self.optimizers for group in o.param_groups]
+        if [len(group["params"]) for state in saved for group in state["param_groups"]] != sizes:
+            raise ValueError(f"the file's optimizer has not groups of {sizes} parameters")
+
     def export_optimizers(self) -> list[Any]:
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
@@ -41,6 +46,7 @@ class DdpRun(LoopRun):
 class SerialRun(LoopRun):
     """The same file without the wrapper."""
 
+    check_optimizers = DdpRun.check_optimizers
     export_optimizers = DdpRun.export_optimizers
     restore_optimizers = DdpRun.restore_optimizers
 

@@ -33,7 +33,7 @@ class Fsdp2Run(EpochEnds, fsdp2.Fsdp2Run):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
     save_points = "epoch_end"
     steps_per_epoch = STEPS
     run_class = Fsdp2Run

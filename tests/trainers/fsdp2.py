@@ -28,6 +28,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_cplife import RankContext, TrainingRun
+from tests.trainers.architecture import check_named
 from tests.trainers.data import Part
 from tests.trainers.loop import LoopAdapter, LoopRun, moving_lr
 from tests.trainers.model import TinyNet
@@ -92,6 +93,7 @@ class Fsdp2Run(LoopRun):
         ]
 
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        check_named(saved)
         for optimizer, state in zip(self.optimizers, saved, strict=True):
             if state["state"]:
                 set_optimizer_state_dict(self.model, optimizer, dict(state), options=SCATTER)

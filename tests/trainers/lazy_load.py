@@ -27,7 +27,7 @@ class Fsdp2Run(Lazy, fsdp2.Fsdp2Run):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
     live_load = False
     run_class = Fsdp2Run
     serial_run = Lazy

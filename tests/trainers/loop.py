@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from pytest_cplife import LifecycleAdapter, RankContext, TrainingRun
-from tests.trainers.architecture import check_architecture
+from tests.trainers.architecture import check_architecture, check_named
 from tests.trainers.data import Batch, Part, fixed_inputs, global_batch
 from tests.trainers.model import TinyNet, build_model
-from tests.trainers.named_state import export_optimizer, plain, restore_optimizer
+from tests.trainers.named_state import check_optimizer, export_optimizer, plain, restore_optimizer
 from tests.trainers.streams import seed_streams
 
 STEPS_PER_EPOCH = 4
@@ -148,7 +149,7 @@ class LoopRun(TrainingRun):
 
     def load(self, path: Path) -> None:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-        check_architecture(payload["model"], self.model.state_dict())
+        self.check_file(payload)
         self.restore_optimizers(payload["optimizers"])
         self.restore_model(payload["model"])
         for scheduler, state in zip(self.schedulers, payload["schedulers"], strict=True):
@@ -156,6 +157,18 @@ class LoopRun(TrainingRun):
         self.restore_counters(payload)
         self.seed()
         self.restore_extra(payload)
+
+    def check_file(self, payload: Mapping[str, Any]) -> None:
+        """Refuse a file that does not fit, before anything is changed."""
+        held = [name for name, value in payload["model"].items() if isinstance(value, DTensor)]
+        if held:
+            raise ValueError(f"DTensors in the file, of which each is one rank's part: {held}")
+        check_architecture(payload["model"], self.model.state_dict())
+        self.check_optimizers(payload["optimizers"])
+
+    def check_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        for optimizer, state in zip(self.optimizers, saved, strict=True):
+            check_optimizer(self.model, optimizer, state)
 
     def barrier(self) -> None:
         if not self.ctx.serial:
@@ -171,6 +184,7 @@ class LoopRun(TrainingRun):
         return [export_optimizer(self.model, optimizer) for optimizer in self.optimizers]
 
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        check_named(saved)
         for optimizer, state in zip(self.optimizers, saved, strict=True):
             restore_optimizer(self.model, optimizer, state)
 

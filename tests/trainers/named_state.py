@@ -48,6 +48,21 @@ def export_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
     return {"state": state, "param_groups": groups}
 
 
+def check_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
+) -> None:
+    """Refuse state of other parameters, or by number: torch would take it without a word.
+
+    Raises:
+        ValueError: the file's optimizer does not have the live one's parameters.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    live = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
+    listed = {name for group in saved["param_groups"] for name in group["params"]}
+    if listed != live or not set(saved["state"]) <= live:
+        raise ValueError(f"the file's optimizer has other parameters: {live ^ listed}")
+
+
 def restore_optimizer(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -56,9 +71,6 @@ def restore_optimizer(
     """Put back what `export_optimizer` gave; parameters without saved state end without any."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups_of = {name: group for group in saved["param_groups"] for name in group["params"]}
-    live = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
-    if set(live) != set(groups_of):
-        raise KeyError(f"the file's optimizer has other parameters: {set(live) ^ set(groups_of)}")
     optimizer.state.clear()
     for group in optimizer.param_groups:
         for parameter in group["params"]:

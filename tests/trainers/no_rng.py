@@ -17,7 +17,7 @@ class Fsdp2Run(NoStreams, fsdp2.Fsdp2Run):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
     rng_policy = "none"
     run_class = Fsdp2Run
     serial_run = NoStreams

@@ -7,7 +7,7 @@ from tests.trainers import fsdp2
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
 
     def start_serial(self, ctx: RankContext) -> TrainingRun:
         raise NotImplementedError("this trainer has no serial form")

@@ -57,7 +57,7 @@ class Fsdp2Run(StreamsMixin, fsdp2.Fsdp2Run):
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "dp=2,fsdp=2")
+    meshes = ("fsdp=2", "dp=2,fsdp=2")
     rng_policy = "restore"
     run_class = Fsdp2Run
     serial_run = StreamsMixin

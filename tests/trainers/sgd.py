@@ -11,7 +11,7 @@ from tests.trainers.model import TinyNet
 class Adapter(fsdp2.Adapter):
     """No state at all."""
 
-    meshes = ("fsdp=1", "fsdp=2", "fsdp=4")
+    meshes = ("fsdp=1", "fsdp=2")
 
     def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
         return [torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.01, foreach=False)]

@@ -9,7 +9,7 @@ from tests.trainers.model import TinyNet
 
 
 class Adapter(fsdp2.Adapter):
-    meshes = ("fsdp=1", "fsdp=2", "dp=2,fsdp=2", "fsdp=2,tp=2")
+    meshes = ("fsdp=2", "fsdp=2,tp=2")
 
     def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
         decayed = [block.up.weight for block in model.blocks]

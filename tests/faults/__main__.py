@@ -1,0 +1,52 @@
+"""The kill matrix: ``python -m tests.faults [PART OF A NAME ...]``.
+
+For each planted fault every rule that fails, the first of them, and whether the rule that has
+to find it does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules.model import Outcome
+from pytest_cplife.rules.registry import all_rules
+from tests.faults.bench import bench, session
+from tests.faults.catalogue import FAULTS
+from tests.faults.planting import Fault
+
+
+def outcomes(fault: Fault) -> dict[str, list[str]]:
+    """Ids of the rules that fail and that are blocked, in order."""
+    found: dict[str, list[str]] = {"failed": [], "blocked": []}
+    with session(fault.adapter_ref) as judge:
+        spec = MeshSpec.parse(fault.mesh)
+        for rule in all_rules():
+            outcome = judge.judge(rule, spec).outcome
+            if outcome in (Outcome.FAILED, Outcome.BLOCKED):
+                found[outcome.value].append(rule.id)
+    return found
+
+
+def main(parts: list[str]) -> None:
+    tally: Counter[str] = Counter()
+    with bench():
+        for fault in FAULTS:
+            if parts and not any(part in fault.adapter_ref for part in parts):
+                continue
+            found = outcomes(fault)
+            failed = found["failed"]
+            if fault.rule not in failed:
+                verdict = "missed"
+            else:
+                verdict = "first" if failed[0] == fault.rule else "found"
+            tally[verdict] += 1
+            blocked = f" ({len(found['blocked'])} blocked)" if found["blocked"] else ""
+            name = f"{fault.name} [{fault.mesh}]"
+            print(f"{verdict:6} {fault.rule:10} {name:42} {' '.join(failed)}{blocked}", flush=True)
+    print(dict(tally))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

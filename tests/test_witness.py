@@ -1,0 +1,56 @@
+"""Every rule is proved: something breaks it, and nothing healthy does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_cplife.loading import load_adapter
+from pytest_cplife.mesh import MeshSpec, parse_meshes
+from pytest_cplife.rules.model import Outcome
+from pytest_cplife.rules.registry import all_rules, get_rule
+from tests.faults.bench import bench, session
+from tests.faults.catalogue import FAULTS
+from tests.faults.planting import Fault
+from tests.trainers.healthy import HEALTHY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def live_ranks() -> Iterator[None]:
+    with bench():
+        yield
+
+
+def test_every_rule_has_a_witness() -> None:
+    """A rule that nothing breaks may as well not be there."""
+    assert {rule.id for rule in all_rules()} - {fault.rule for fault in FAULTS} == set()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.rule}-{fault.name}")
+def test_fault_is_found(fault: Fault) -> None:
+    """The rule that has to find it fails, and names what is wrong."""
+    with session(fault.adapter_ref) as judge:
+        verdict = judge.judge(get_rule(fault.rule), MeshSpec.parse(fault.mesh))
+    assert verdict.outcome is Outcome.FAILED, f"{verdict.outcome.value} {verdict.reason}"
+    assert fault.subject in [violation.subject for violation in verdict.violations]
+
+
+def healthy_meshes() -> Iterator[tuple[str, str]]:
+    for ref in HEALTHY:
+        for spec in parse_meshes(load_adapter(ref).meshes):
+            yield ref, spec.option
+
+
+@pytest.mark.parametrize(("ref", "mesh"), healthy_meshes())
+def test_healthy_trainer_trips_no_rule(ref: str, mesh: str) -> None:
+    """No false alarm, and no rule that is blocked without one."""
+    alarms = []
+    with session(ref) as judge:
+        assert not judge.declared.problems
+        for rule in all_rules():
+            verdict = judge.judge(rule, MeshSpec.parse(mesh))
+            if verdict.outcome not in (Outcome.PASSED, Outcome.NOT_COVERED):
+                alarms.append(f"{rule.id} {verdict.outcome.value} {verdict.reason}")
+                alarms += [f"  {v.subject}: {v.observed}" for v in verdict.violations[:3]]
+    assert not alarms, "\n".join(alarms)

@@ -1,0 +1,115 @@
+"""FSDP2 with distributed checkpoints as well: torch's own format, made safe around its edges.
+
+torch.distributed.checkpoint has no checksums and reads into the tensors it is given, so the
+files are checked before anything is read, and what is read into are copies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from tests.trainers import fsdp2
+
+REST = "run.pt"
+"""What is no tensor, and the checksums of the tensor files."""
+
+
+class Sharded(fsdp2.Fsdp2Run):
+    """Adds `save_sharded` and `load_sharded`."""
+
+    def save_sharded(self, path: Path) -> None:
+        dcp.save(self.sharded_tensors(), checkpoint_id=path)
+        if self.ctx.rank == 0:
+            rest = self.sharded_rest() | {"checksums": checksums(path)}
+            torch.save(rest, path / REST)
+        self.barrier()
+
+    def load_sharded(self, path: Path) -> None:
+        rest = torch.load(path / REST, weights_only=True)
+        self.verify(path, rest)
+        tensors = self.template(rest["layout"])
+        self.read(tensors, path)
+        self.put(tensors, rest)
+
+    def sharded_tensors(self) -> dict[str, Any]:
+        """The live tensors, by name."""
+        state = {name: dict(entries) for name, entries in self.named_optimizer_state().items()}
+        return {"model": self.model.state_dict(), "optimizer": state}
+
+    def sharded_rest(self) -> dict[str, Any]:
+        (optimizer,) = self.optimizers
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        layout = {
+            name: {key: bool(value.dim()) for key, value in entries.items()}
+            for name, entries in self.named_optimizer_state().items()
+        }
+        return {
+            "groups": groups,
+            "layout": layout,
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            **self.counters(),
+        }
+
+    def verify(self, path: Path, rest: Mapping[str, Any]) -> None:
+        found = checksums(path)
+        if found != rest["checksums"]:
+            wrong = sorted(k for k, v in rest["checksums"].items() if found.get(k) != v)
+            raise ValueError(f"damaged or missing files: {wrong}")
+
+    def read(self, tensors: dict[str, Any], path: Path) -> None:
+        try:
+            dcp.load(tensors, checkpoint_id=path)
+        except CheckpointException as error:
+            # No Exception by its class, it would pass by every handler of a caller.
+            raise RuntimeError(f"cannot read {path}: {error}") from error
+
+    def template(self, layout: Mapping[str, Mapping[str, bool]]) -> dict[str, Any]:
+        """Tensors to read into: laid out like the live ones, but not they."""
+        parameters = dict(self.model.named_parameters())
+        model = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        state = {
+            name: {
+                key: torch.zeros_like(parameters[name]) if like_parameter else torch.zeros(())
+                for key, like_parameter in entries.items()
+            }
+            for name, entries in layout.items()
+        }
+        return {"model": model, "optimizer": state}
+
+    def put(self, tensors: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
+        """Take over what was read."""
+        (optimizer,) = self.optimizers
+        self.model.load_state_dict(tensors["model"])
+        optimizer.state.clear()
+        parameters = dict(self.model.named_parameters())
+        for name, entries in tensors["optimizer"].items():
+            optimizer.state[parameters[name]] = {k: detached(v) for k, v in entries.items()}
+        for group, saved in zip(optimizer.param_groups, rest["groups"], strict=True):
+            group.update(saved)
+        for scheduler, state in zip(self.schedulers, rest["schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+        self.restore_counters(rest)
+        self.seed()
+
+
+def detached(value: Tensor) -> Tensor:
+    return value.detach()
+
+
+def checksums(path: Path) -> dict[str, str]:
+    """A digest of each of torch's files below `path`."""
+    files = [file for file in path.iterdir() if file.name != REST]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+class Adapter(fsdp2.Adapter):
+    meshes = ("fsdp=1", "fsdp=2", "fsdp=2,tp=2")
+    run_class = Sharded
