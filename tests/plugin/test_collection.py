@@ -134,9 +134,34 @@ def test_workers_see_the_same_ids_and_one_mesh_stays_on_one_worker(run: Run) -> 
 
 
 def test_a_distribution_that_the_user_chose_is_left_alone(run: Run) -> None:
-    result = run("-n2", "--dist=loadgroup")
-    result.assert_outcomes(passed=TOTAL - 4, failed=1, skipped=3)
-    result.stdout.no_fnmatch_line("*MeshScheduling*")
+    result = run("-n2", "--dist=loadgroup", "-v", "-k", "GRAD-01")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["scheduling tests via LoadGroupScheduling"])
+
+
+def test_the_order_is_that_of_the_lifecycle(run: Run) -> None:
+    files = [f"conformance/test_{group}.py" for group in ("go", "save", "adapter")]
+    ids = ids_of(run(*files, "--collect-only", "-q"))
+    groups = list(dict.fromkeys(id.partition("::")[0] for id in ids))
+    assert groups == list(reversed(files))
+
+
+def test_a_skip_is_reported_at_its_module(run: Run) -> None:
+    result = run("-rs", "-k", "SCHED-01")
+    result.stdout.fnmatch_lines(["SKIPPED [[]3] conformance/test_sched.py:1: not covered: *"])
+
+
+def test_a_package_of_the_same_name_is_left_alone(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.mkpydir("conformance").joinpath("own.py").write_text("VALUE = 3\n")
+    own = pytester.makepyfile(
+        """
+        from conformance.own import VALUE
+
+        def test_own():
+            assert VALUE == 3
+        """
+    )
+    run(str(own), "--cplife", "-k", "own or GRAD-01").assert_outcomes(passed=4, deselected=16)
 
 
 @pytest.mark.parametrize(
