@@ -113,11 +113,12 @@ def _persistent(model: torch.nn.Module) -> tuple[str, ...]:
 def _strays(run: TrainingRun, names: dict[int, str]) -> tuple[str, ...]:
     if type(run).named_optimizer_state is not TrainingRun.named_optimizer_state:
         return ()
+    # torch keeps state whose key it could not map to a parameter under that very key.
     return tuple(
-        str(tuple(tensor.shape))
+        str(tuple(owner.shape)) if isinstance(owner, torch.Tensor) else f"under key {owner!r}"
         for optimizer in run.optimizers
-        for tensor in optimizer.state
-        if id(tensor) not in names
+        for owner in optimizer.state
+        if id(owner) not in names
     )
 
 
