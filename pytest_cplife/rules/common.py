@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble, replica_sets
-from pytest_cplife.evidence.compare import difference
+from pytest_cplife.evidence.compare import Difference, difference
 from pytest_cplife.evidence.records import Record, TensorRecord, ValueRecord
 from pytest_cplife.evidence.run import Moment, TensorColumns
 from pytest_cplife.rules.case import Case
@@ -80,25 +80,32 @@ def _compare_one(
     right = [r for r in observed if isinstance(r, TensorRecord)]
     per_rank = _rank_differences(left, right)
     try:
-        if assembler.digest(left) == assembler.digest(right):
-            if not per_rank:
-                return None, 0.0
-            return (
-                Violation(
-                    subject,
-                    "each rank's own bytes",
-                    "equal on the first replica, not on every rank",
-                    moment,
-                    ranks=tuple(per_rank),
-                ),
-                0.0,
-            )
-        gap = difference(assembler.full(left), assembler.full(right))
+        same = assembler.digest(left) == assembler.digest(right)
+        gap = Difference(0.0, 0, a.numel)
+        if not same:
+            gap = difference(assembler.full(left), assembler.full(right))
     except CannotAssemble as problem:
         return Violation(subject, "one tensor", str(problem), moment), math.inf
     # A digest that differs where no value does is a matter of bits (-0.0, NaN payloads).
-    if gap.max_abs <= budget and (gap.max_abs > 0 or budget > 0):
-        return None, gap.max_abs
+    if same or (gap.max_abs <= budget and budget > 0):
+        # The full tensor is made of the first replicas; the others have to be near as well.
+        astray = [
+            rank
+            for rank in per_rank
+            if not budget or _local_gap(assembler, left[rank], right[rank]) > budget
+        ]
+        if not astray:
+            return None, gap.max_abs
+        return (
+            Violation(
+                subject,
+                "each rank's own bytes",
+                "equal on the first replica, not on every rank",
+                moment,
+                ranks=tuple(astray),
+            ),
+            gap.max_abs,
+        )
     return (
         Violation(
             subject,
@@ -111,6 +118,17 @@ def _compare_one(
         ),
         gap.max_abs,
     )
+
+
+def _local_gap(assembler: Assembler, left: TensorRecord, right: TensorRecord) -> float:
+    """How far what one rank holds is from what it held; infinite where there are no values."""
+    if left.digest is None or right.digest is None:
+        return math.inf
+    parts = [
+        assembler.store.get(record.digest or "", record.dtype, record.local_shape)
+        for record in (left, right)
+    ]
+    return difference(*parts).max_abs
 
 
 def _compare_values(

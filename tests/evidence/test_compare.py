@@ -90,9 +90,12 @@ def test_dtypes_must_agree() -> None:
         difference(torch.zeros(2), torch.zeros(2, dtype=torch.float64))
 
 
-def test_every_chunk_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", [(1.0, -3.0), (-3.0, 1.0)])
+def test_every_chunk_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, ends: tuple[float, float]
+) -> None:
     monkeypatch.setattr(compare, "_CHUNK", 4)
     a = torch.zeros(11)
     b = a.clone()
-    b[0], b[10] = 1.0, -3.0
+    b[0], b[10] = ends
     assert difference(a, b) == Difference(3.0, 2, 11)

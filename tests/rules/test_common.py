@@ -118,6 +118,18 @@ def test_each_rank_counts_not_only_the_first_replica(lab: Lab) -> None:
     assert violation.ranks == (1,)
 
 
+@pytest.mark.parametrize("first", [1.0, 1.125])
+@pytest.mark.parametrize(("second", "broke"), [(1.125, False), (9.0, True)])
+def test_noise_is_a_budget_for_every_replica(
+    lab: Lab, first: float, second: float, broke: bool
+) -> None:
+    """Whether or not the first replica happens to be equal."""
+    saved = lab.replicated([1.0, 2.0])
+    seen = lab.other_bytes(lab.replicated([first, 2.0]), 1, [second, 2.0])
+    found = broken(compared(lab, {"a": saved}, {"a": seen}, noise=0.25))
+    assert [v.ranks for v in found] == ([(1,)] if broke else [])
+
+
 def test_between_topologies_full_tensors_are_compared(lab: Lab) -> None:
     whole = torch.arange(10.0).reshape(5, 2)
     one, other = lab.sharded(whole), lab.on("dp=2,tp=2").sharded(whole, shard(1), shard(0))
