@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoint.py --mib 64 --ranks 1 4
 
-Ours makes everything durable and checked (temporary directory, fsync, SHA-256, manifest,
-rename; on reading: digests, tiling, a restricted ``.metadata``). Beside it bare
+Ours makes everything durable and checked (temporary directory, fsync, checksums, manifest,
+rename; on reading: checksums, tiling, a restricted ``.metadata``, fresh memory). Beside it bare
 ``torch.distributed.checkpoint`` (its default syncs files, too), and ``torch.save`` of the
 gathered state. The page cache is warm; the median of the repetitions counts, alternating.
 """

@@ -1,18 +1,20 @@
 """Directories that appear whole: written beside, checked, and renamed when all is on the disk.
 
-A checkpoint directory holds data files and a manifest with the size and SHA-256 of each.
+A checkpoint directory holds data files and a manifest with the size and CRC-32 of each: it
+finds what decays, at 6 GB/s, and does not pretend to find who tampers.
 It is never written in place. Where it replaces an older one, two renames do it; the reader
 repairs the one state that a kill between the two can leave.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,16 +32,16 @@ class FileRecord:
     """What a manifest knows of a file."""
 
     size: int
-    sha256: str
+    crc32: int
 
 
 def file_record(path: Path) -> FileRecord:
-    """Size and digest of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return FileRecord(path.stat().st_size, digest.hexdigest())
+    """Size and checksum of a file, read without a copy."""
+    size = path.stat().st_size
+    if not size:
+        return FileRecord(0, 0)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return FileRecord(size, zlib.crc32(content))
 
 
 def sync(path: Path) -> None:
@@ -121,11 +123,11 @@ def _siblings(path: Path, kind: str) -> list[Path]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the directory `path`, after a check of its format and set of files.
+    """The manifest of the directory `path`, after a check of its format, files and their sizes.
 
     Raises:
         FileNotFoundError: there is no finished checkpoint, or a file of it is missing.
-        ValueError: the format is newer, or there are files that the manifest does not know.
+        ValueError: the format is newer, a file is cut, or one does not belong there.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a checkpoint directory")
@@ -146,23 +148,22 @@ def read_manifest(path: Path) -> dict[str, Any]:
     foreign = sorted(there - wanted - {MANIFEST})
     if foreign:
         raise ValueError(f"{path / foreign[0]} does not belong to this checkpoint")
+    for name, wanted_record in manifest["files"].items():
+        size = (path / name).stat().st_size
+        if size != wanted_record["size"]:
+            raise ValueError(f"{path / name} has {size} bytes, not {wanted_record['size']}")
     return dict(manifest)
 
 
-def verify(path: Path, manifest: Mapping[str, Any], part: int = 0, parts: int = 1) -> None:
-    """Check size and digest of every `parts`-th file: the ranks share the reading.
+def verify(path: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check the checksums of the files `names`.
 
     Raises:
         ValueError: a file is not what was written; the message names it.
     """
-    for index, (name, wanted) in enumerate(sorted(manifest["files"].items())):
-        if index % parts != part:
-            continue
-        size = (path / name).stat().st_size
-        if size != wanted["size"]:
-            raise ValueError(f"{path / name} has {size} bytes, written were {wanted['size']}")
-        if file_record(path / name).sha256 != wanted["sha256"]:
-            raise ValueError(f"{path / name} is damaged (its SHA-256 differs)")
+    for name in names:
+        if file_record(path / name).crc32 != manifest["files"][name]["crc32"]:
+            raise ValueError(f"{path / name} is damaged (its checksum differs)")
 
 
 # -- many checkpoints ------------------------------------------------------------------
@@ -187,12 +188,12 @@ def latest(folder: Path) -> Path | None:
 
 
 def is_whole(path: Path) -> bool:
-    """True if `path` is a finished directory with all its files (digests are not read)."""
+    """True if `path` is a finished directory with all its files (checksums are not read)."""
     try:
-        manifest = read_manifest(path)
+        read_manifest(path)
     except (OSError, ValueError):
         return False
-    return all((path / n).stat().st_size == r["size"] for n, r in manifest["files"].items())
+    return True
 
 
 def retain(folder: Path, keep: int, protect: Iterable[Path] = ()) -> list[Path]:

@@ -27,7 +27,7 @@ def sharded_to_plain(path: Path, out: Path) -> None:
         FileNotFoundError, ValueError: the checkpoint is not whole; the message names the file.
     """
     manifest = atomic.read_manifest(path)
-    atomic.verify(path, manifest)
+    atomic.verify(path, manifest, manifest["files"])
     restricted = not manifest["objects"]
     tensors: dict[str, Tensor] = {
         key: torch.empty(entry.size, dtype=entry.properties.dtype)

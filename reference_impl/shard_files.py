@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +123,32 @@ def read_shards(
     own: dict[str, Any] | None = None
     with agreed(doing):
         manifest = atomic.read_manifest(path)
-        atomic.verify(path, manifest, rank, world_size())
+        shared = [name for name in manifest["files"] if name.endswith(".distcp")]
+        atomic.verify(path, manifest, {".metadata", COMMON})
         # Objects are there by the trainer's design or not at all; then none can be smuggled in.
         restricted = not manifest["objects"]
         skeleton = torch.load(path / COMMON, map_location="cpu", weights_only=restricted)
         if manifest["world_size"] == world_size():
+            atomic.verify(path, manifest, {rank_file(rank)})
             own = torch.load(path / rank_file(rank), map_location="cpu", weights_only=restricted)
         for key, entry in read_metadata(path).state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):
                 raise ValueError(f"{path}: {key!r} is not a tensor")
             targets[key] = _target(entry, _counterpart(key, live))
-    # Into fresh tensors: a read that fails half way has touched nothing that lives.
-    try:
-        load(targets, storage_reader=CheckedReader(path), no_dist=not dist.is_initialized())
-    except (Exception, CheckpointException) as error:
-        raise CheckpointError(f"{doing}: {error}") from error
+    # Into fresh tensors: a read that fails half way, or finds damage, has touched nothing that
+    # lives. So the ranks can share the check of the data and make it while they read.
+    failed: BaseException | None = None
+    with ThreadPoolExecutor(1) as pool:
+        mine = sorted(shared)[rank :: world_size()]
+        check = pool.submit(atomic.verify, path, manifest, mine)
+        try:
+            load(targets, storage_reader=CheckedReader(path), no_dist=not dist.is_initialized())
+        except (Exception, CheckpointException) as error:
+            failed = error
+        with agreed(doing):
+            check.result()
+    if failed is not None:
+        raise CheckpointError(f"{doing}: {failed}") from failed
     return join(skeleton, targets), own
 
 

@@ -43,11 +43,7 @@ METHODS = ("plain", "sharded", "torch.save", "bare-dcp")
 
 
 def state(value: int, mesh: Any) -> dict[str, Any]:
-    placements: dict[str, list[Placement]] = {
-        "wide": [Shard(0)],
-        "tall": [Shard(1)],
-        "small": [Replicate()],
-    }
+    placements: dict[str, Placement] = {"wide": Shard(0), "tall": Shard(1), "small": Replicate()}
     return {
         name: distribute_tensor(
             torch.full(shape, float(value)), mesh, [placements[name]], src_data_rank=None

@@ -213,7 +213,7 @@ class Bomb:
 def reseal(path: Path, name: str) -> None:
     manifest = json.loads((path / atomic.MANIFEST).read_text())
     record = atomic.file_record(path / name)
-    manifest["files"][name] = {"size": record.size, "sha256": record.sha256}
+    manifest["files"][name] = {"size": record.size, "crc32": record.crc32}
     (path / atomic.MANIFEST).write_text(json.dumps(manifest))
 
 
