@@ -45,8 +45,10 @@ def test_what_was_written_is_read(recorder: Recorder) -> None:
 
 
 def test_optional_views_may_be_missing(recorder: Recorder) -> None:
-    recorder.train("first", ToyRun(), 1)
-    assert read_journal(recorder.path).facts == {}
+    with recorder.phase("train"):
+        recorder.train("first", ToyRun(), 1)
+    journal = read_journal(recorder.path)
+    assert (journal.facts, journal.open_phase) == ({}, "")
 
 
 def test_an_exception_leaves_its_phase_open(recorder: Recorder) -> None:
@@ -58,6 +60,14 @@ def test_an_exception_leaves_its_phase_open(recorder: Recorder) -> None:
     journal = read_journal(recorder.path)
     assert (journal.open_phase, list(journal.phases)) == ("save", ["start"])
     assert journal.facts == {"reached": True}
+
+
+def test_what_is_not_offered_leaves_no_phase_open(recorder: Recorder) -> None:
+    with pytest.raises(NotImplementedError), recorder.phase("predict"):
+        raise NotImplementedError
+    assert read_journal(recorder.path).open_phase == "predict"
+    recorder.absent("predict is not offered", "prediction")
+    assert read_journal(recorder.path).open_phase == ""
 
 
 def test_a_rank_that_is_killed_leaves_its_phase_open(recorder: Recorder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, UserDict, deque
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -104,8 +105,9 @@ def test_cycles_end() -> None:
     node["self"] = node
     other = Plain(node)
     node["other"] = other
-    assert [path for path, _ in walk(node)] == ["x"]
-    assert [path for path, _ in containers(other)] == [".inner"]
+    # Where they do not, the tests still do.
+    assert [path for path, _ in islice(walk(node), 50)] == ["x"]
+    assert [path for path, _ in islice(containers(other), 50)] == [".inner"]
 
 
 def test_an_object_that_is_shared_is_entered_once() -> None:
