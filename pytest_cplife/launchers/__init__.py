@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pytest_cplife.launchers.base import Launcher
 
-LAUNCHERS = ("processes", "threads")
+LAUNCHERS = ("processes", "threads", "torchrun")
 """Names that `make_launcher` accepts."""
-_PLANNED = ("torchrun",)
 
 
 def make_launcher(
@@ -25,7 +24,7 @@ def make_launcher(
 
     Raises:
         ValueError: there is no such launcher.
-        NotImplementedError: the launcher is planned but not part of this version.
+        RuntimeError: this process cannot be what the launcher needs.
     """
     accepted = ", ".join(repr(known) for known in LAUNCHERS)
     if name == "processes":
@@ -36,8 +35,8 @@ def make_launcher(
         from pytest_cplife.launchers.threads.launcher import ThreadsLauncher
 
         return ThreadsLauncher(device=device, backend=backend, timeout=timeout)
-    if name in _PLANNED:
-        raise NotImplementedError(
-            f"launcher {name!r} is not part of this version; accepted is {accepted}"
-        )
+    if name == "torchrun":
+        from pytest_cplife.launchers.torchrun.launcher import TorchrunLauncher
+
+        return TorchrunLauncher(device=device, backend=backend, timeout=timeout)
     raise ValueError(f"no launcher {name!r}; accepted is {accepted}")

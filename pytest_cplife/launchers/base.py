@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_cplife.mesh import MeshSpec
@@ -94,6 +95,13 @@ class WorldFailure(RuntimeError):
         return "\n".join(lines)
 
 
+class RunEnded(KeyboardInterrupt):
+    """The launcher cannot go on: what it needs for every further call is gone.
+
+    pytest ends the run at once, as for an interrupt: with a summary, this message and status 2.
+    """
+
+
 class World(ABC):
     """A set of live ranks."""
 
@@ -139,6 +147,13 @@ class Launcher(ABC):
     @abstractmethod
     def serial_world(self, lane: str = "main") -> World:
         """One rank without a process group and without rank variables in its environment."""
+
+    def check_folder(self, folder: Path) -> None:  # noqa: B027
+        """Make sure that ranks on every machine see `folder`, in which they are to work together.
+
+        Raises:
+            RunEnded: some do not.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -6,14 +6,15 @@ import contextlib
 import pickle
 import select
 import time
+from dataclasses import replace
 from typing import Any
 
 from pytest_cplife.launchers.base import WorldFailure
 from pytest_cplife.launchers.deadlock import find_mismatches, proved
 from pytest_cplife.launchers.looks import abort_for_stacks, look
 from pytest_cplife.launchers.messages import Call, Failed, Ready, Returned
-from pytest_cplife.launchers.pool import Pool, RankProcess
 from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.served import ServedPool, ServedRank
 from pytest_cplife.launchers.verdict import is_consequence, judge
 
 _TICK = 0.02
@@ -33,7 +34,7 @@ Answer = Ready | Returned | Failed
 class Gathering:
     """The answers of a pool's ranks, as far as they are in."""
 
-    def __init__(self, pool: Pool, deadline: float) -> None:
+    def __init__(self, pool: ServedPool, deadline: float) -> None:
         self.pool = pool
         self.start = time.monotonic()
         self.end = self.start + deadline
@@ -45,7 +46,7 @@ class Gathering:
         self._last: tuple[frozenset[int], dict[int, Sample]] = (frozenset(), {})
 
     @property
-    def waiting(self) -> list[RankProcess]:
+    def waiting(self) -> list[ServedRank]:
         return [rank for rank in self.pool.ranks if rank.rank not in self.answers]
 
     @property
@@ -94,13 +95,16 @@ class Gathering:
             if rank.control.fileno() in readable or ending is not None:
                 try:
                     left = max(self.end - time.monotonic(), 1.0)
-                    self.answers[rank.rank] = rank.control.receive_object(left)
+                    answer: Answer = rank.control.receive_object(left)
+                    if isinstance(answer, Failed) and not rank.same_clock:
+                        answer = replace(answer, moment=time.monotonic())
+                    self.answers[rank.rank] = answer
                 except TimeoutError:
                     continue
                 except (EOFError, OSError):
                     self._note_death(rank)
 
-    def _note_death(self, rank: RankProcess) -> None:
+    def _note_death(self, rank: ServedRank) -> None:
         # The channel closes a moment before the process can be waited for.
         end = time.monotonic() + 1.0
         while rank.poll() is None and time.monotonic() < end:
@@ -117,7 +121,7 @@ class Gathering:
         )
 
 
-def start(pool: Pool, deadline: float) -> None:
+def start(pool: ServedPool, deadline: float) -> None:
     """Wait for the ranks of a fresh pool to join their world.
 
     Raises:
@@ -129,13 +133,12 @@ def start(pool: Pool, deadline: float) -> None:
         raise failure_of(gathering)
 
 
-def call(pool: Pool, message: Call, deadline: float) -> tuple[list[Any], list[str], bool]:
+def call(pool: ServedPool, message: Call, deadline: float) -> tuple[list[Any], list[str], bool]:
     """Make one call: the results in rank order, notes, and whether the world is spent.
 
     Raises:
         WorldFailure: a rank failed; the pool must be closed.
     """
-    pool.clear_output()
     gathering = Gathering(pool, deadline)
     packed = pickle.dumps(message)
     for rank in pool.ranks:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pickle
 import select
 import signal
 import time
 
-from pytest_cplife.launchers.pool import Pool, RankProcess
 from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.served import ServedPool, ServedRank
 
 _NUMBERS = itertools.count()
 _ABORT_SECONDS = 1.0
 
 
 def look(
-    pool: Pool, seconds: float, *, unless: list[RankProcess] | None = None
+    pool: ServedPool, seconds: float, *, unless: list[ServedRank] | None = None
 ) -> dict[int, Sample]:
     """A sample of every rank that answers in `seconds`.
 
@@ -28,7 +27,7 @@ def look(
         unless: stop early when one of these has something to say on its control channel.
     """
     question = str(next(_NUMBERS)).encode()
-    asked: dict[int, RankProcess] = {}
+    asked: dict[int, ServedRank] = {}
     for rank in pool.ranks:
         if rank.poll() is None:
             with contextlib.suppress(OSError):
@@ -57,15 +56,14 @@ def look(
     return samples
 
 
-def abort_for_stacks(ranks: list[RankProcess]) -> None:
+def abort_for_stacks(ranks: list[ServedRank]) -> None:
     """End ranks that do not answer so that they write their stacks into their output.
 
     A thread that never lets go of the interpreter keeps the watcher from answering;
     faulthandler's signal handler needs no interpreter.
     """
     for rank in ranks:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank.pid, signal.SIGABRT)
+        rank.send_signal(signal.SIGABRT)
     end = time.monotonic() + _ABORT_SECONDS
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:
         time.sleep(0.01)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_cplife.launchers.base import FailureKind
 from pytest_cplife.launchers.samples import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank runs, in torchrun's words: its number on its node, the ranks there, the node."""
+
+    local_rank: int
+    local_size: int
+    node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +31,19 @@ class PoolSpec:
     bare: bool = False
     detail: bool = False
     """Run under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, which compares collectives before they run."""
+    master_addr: str = "127.0.0.1"
+    store_port: int = 0
+    """Where rank 0 serves the group's store; 0 for a store in `folder`, which needs one machine."""
+    places: tuple[Place, ...] = ()
+    """Where every rank runs; empty: all on one machine."""
 
     @property
     def grouped(self) -> bool:
         """Whether the launcher makes the process group."""
         return not (self.serial or self.bare)
+
+    def place(self, rank: int) -> Place:
+        return self.places[rank] if self.places else Place(rank, self.size, 0)
 
     def log(self, rank: int) -> str:
         """The file that takes a rank's stdout and stderr."""
@@ -39,12 +57,17 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: the pickled function and arguments, and what of the parent's state they need."""
+    """One call: the pickled function and arguments, and what of the parent's state they need.
+
+    ``environment`` is the parent's, or where ranks live on other machines too (``changes_only``)
+    what is to differ from theirs; None stands for a variable that is to be absent.
+    """
 
     payload: bytes
     sys_path: tuple[str, ...]
     cwd: str
-    environment: dict[str, str]
+    environment: Mapping[str, str | None]
+    changes_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class RankProcess:
     control: Channel
     watch: Channel
     ending: Ending | None = None
+    same_clock: bool = True
 
     def poll(self) -> Ending | None:
         """How the process ended, None while it lives. It stays a zombie until `end`, so that its
@@ -66,6 +67,10 @@ class RankProcess:
                     status = seen.si_status
                     self.ending = Ending(status, 0) if exited else Ending(0, status)
         return self.ending
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def end(self) -> None:
         """Kill the rank and everything in its session, and take its remains."""
@@ -99,7 +104,7 @@ class Pool:
         detail: bool = False,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="cplife-"))
-        self._reservation, port = _reserve_port()
+        self._reservation, port = reserve_port()
         self.owner = os.getpid()
         self.spec = PoolSpec(
             size=size,
@@ -111,29 +116,19 @@ class Pool:
             bare=bare,
             detail=detail,
         )
-        self.ranks: list[RankProcess] = []
+        self.ranks: Sequence[RankProcess] = []
         # Ranks end by themselves with their parent; the folder would stay.
         atexit.register(self.close)
         try:
             for rank in range(size):
-                self.ranks.append(_fork(rank, self.spec))
+                self.ranks = [*self.ranks, _fork(rank, self.spec)]
         except BaseException:
             self.close()
             raise
 
-    def clear_output(self) -> None:
-        """Forget what the ranks have written so far."""
-        for rank in range(self.spec.size):
-            with contextlib.suppress(FileNotFoundError):
-                os.truncate(self.spec.log(rank), 0)
-
     def output(self, rank: int) -> str:
-        """The end of what `rank` has written since."""
-        try:
-            text = Path(self.spec.log(rank)).read_bytes()[-_LOG_TAIL:]
-        except FileNotFoundError:
-            return ""
-        return text.decode(errors="replace")
+        """The end of what `rank` has written in its last call."""
+        return log_tail(self.spec, rank)
 
     @property
     def alive(self) -> bool:
@@ -151,20 +146,29 @@ class Pool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _reserve_port() -> tuple[socket.socket, int]:
-    """A port that only those may take who name it.
+def log_tail(spec: PoolSpec, rank: int) -> str:
+    """The end of a rank's output."""
+    try:
+        text = Path(spec.log(rank)).read_bytes()[-_LOG_TAIL:]
+    except FileNotFoundError:
+        return ""
+    return text.decode(errors="replace")
+
+
+def reserve_port(host: str = "127.0.0.1") -> tuple[socket.socket, int]:
+    """A port of this machine that only those may take who name it.
 
     It stays bound but does not listen: the kernel gives it to nobody who asks for any port, while
     the trainer's own store, which allows reuse as this does, may listen on it.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
+    holder.bind((host, 0))
     return holder, int(holder.getsockname()[1])
 
 
 @contextlib.contextmanager
-def _quiet_fork() -> Iterator[None]:
+def quiet_fork() -> Iterator[None]:
     with warnings.catch_warnings():
         # Python 3.12 warns about threads at a fork; see the launcher's documentation.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -176,7 +180,7 @@ def _fork(rank: int, spec: PoolSpec) -> RankProcess:
     watch, their_watch = Channel.pair()
     _PARENT_ENDS.update((control, watch))
     parent = os.getpid()
-    with _quiet_fork():
+    with quiet_fork():
         pid = os.fork()
     if pid == 0:
         for channel in _PARENT_ENDS:

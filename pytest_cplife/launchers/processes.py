@@ -14,6 +14,7 @@ from pytest_cplife.launchers.base import Launcher, World, WorldFailure
 from pytest_cplife.launchers.messages import Call
 from pytest_cplife.launchers.pool import Pool
 from pytest_cplife.launchers.rerun import explained, needs_rerun
+from pytest_cplife.launchers.served import ServedPool
 from pytest_cplife.launchers.warm import check_parent, warm_parent
 
 _START_SECONDS = 120.0
@@ -32,10 +33,10 @@ class ProcessWorld(World):
         self._backend = backend
         self._serial = serial
         self._bare = bare
-        self._pool: Pool | None = None
+        self._pool: ServedPool | None = None
 
     def run(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
-        message = _message(fn, args)
+        message = self.message(fn, args)
         deadline = self._timeout if timeout is None else timeout
         self.notes = ()
         try:
@@ -72,16 +73,14 @@ class ProcessWorld(World):
             self._pool.close()
             self._pool = None
 
-    def _live_pool(self) -> Pool:
-        if self._pool is not None and not (self._pool.alive and self._pool.owner == os.getpid()):
-            self.close()
-        if self._pool is None:
-            self._pool = self._start()
-        return self._pool
+    def message(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+        """What travels to the ranks."""
+        return Call(pack(fn, args), tuple(sys.path), str(Path.cwd()), dict(os.environ))
 
-    def _start(self, *, detail: bool = False) -> Pool:
+    def new_pool(self, *, detail: bool) -> ServedPool:
+        """Ranks that are about to join their world."""
         warm_parent()
-        pool = Pool(
+        return Pool(
             self.size,
             device=self._device,
             backend=self._backend,
@@ -89,6 +88,16 @@ class ProcessWorld(World):
             bare=self._bare,
             detail=detail,
         )
+
+    def _live_pool(self) -> ServedPool:
+        if self._pool is not None and not (self._pool.alive and self._pool.owner == os.getpid()):
+            self.close()
+        if self._pool is None:
+            self._pool = self._start()
+        return self._pool
+
+    def _start(self, *, detail: bool = False) -> ServedPool:
+        pool = self.new_pool(detail=detail)
         try:
             calls.start(pool, _START_SECONDS)
         except BaseException:
@@ -97,16 +106,16 @@ class ProcessWorld(World):
         return pool
 
 
-def _message(fn: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """The function and its arguments, pickled; what cannot travel is named."""
     try:
-        payload = pickle.dumps((fn, args))
+        return pickle.dumps((fn, args))
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
         raise TypeError(
             f"{name} and its arguments cannot be sent to the ranks: {error}. The function must be "
             "at the top level of an importable module, the arguments must be picklable"
         ) from error
-    return Call(payload, tuple(sys.path), str(Path.cwd()), dict(os.environ))
 
 
 class ProcessesLauncher(Launcher):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -102,6 +103,13 @@ def cuda_is_initialised() -> bool:
 def file_store(path: str, size: int) -> Any:
     """A store in a file. Reason: public, but `torch.distributed` does not declare the name."""
     return _distributed_c10d.FileStore(path, size)
+
+
+def tcp_store(host: str, port: int, *, serve: bool, timeout: timedelta) -> Any:
+    """A store that one process serves and others use over the network. Reason: as above."""
+    return _distributed_c10d.TCPStore(
+        host, port, is_master=serve, timeout=timeout, wait_for_workers=False
+    )
 
 
 def compare_collectives() -> None:

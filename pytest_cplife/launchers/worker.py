@@ -37,8 +37,21 @@ RANK_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+# What starts tasks says more about them than is set for a rank here, and it would contradict.
+_OF_THE_STARTER = (
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+)
 # The parent's deadline ends a call. The group's own timeout would end it earlier and say less.
 _GROUP_TIMEOUT = timedelta(days=1)
+_STORE_TIMEOUT = timedelta(minutes=2)
 
 
 # How long a rank gives a collective that was not waited for before it calls its world spent.
@@ -52,7 +65,7 @@ class ForkedRank:
         self.rank = rank
         self.world_size = spec.size
         self.serial = spec.serial
-        self.device = _device(rank, spec.device)
+        self.device = _device(spec.place(rank).local_rank, spec.device)
         self.meshes: dict[MeshSpec, DeviceMesh] = {}
 
     def mesh(self, spec: MeshSpec) -> DeviceMesh:
@@ -79,10 +92,11 @@ def serve(rank: int, spec: PoolSpec, control: Channel, watch: Channel, parent: i
     try:
         _become_a_rank(rank, spec)
         Watcher(watch, parent).start()
-        _set_environment(_parent_environment(), rank, spec)
+        base = dict(os.environ)
+        _set_environment(base, rank, spec)
         me = _join(rank, spec, control)
         if me is not None:
-            _serve_calls(me, spec, control)
+            _serve_calls(me, spec, control, base)
         status = 0
     except EOFError:
         status = 0
@@ -118,19 +132,16 @@ def _become_a_rank(rank: int, spec: PoolSpec) -> None:
     torch.set_num_threads(1)
 
 
-def _parent_environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
 def _set_environment(base: dict[str, str], rank: int, spec: PoolSpec) -> None:
-    """The parent's environment with this rank's variables in it."""
+    """The environment `base` with this rank's variables in it."""
     values = {k: v for k, v in base.items() if not k.startswith("TORCHELASTIC_")}
-    for name in RANK_VARIABLES:
+    for name in (*RANK_VARIABLES, *_OF_THE_STARTER):
         values.pop(name, None)
     if not spec.serial:
-        numbers = (rank, rank, spec.size, spec.size, 0)
+        place = spec.place(rank)
+        numbers = (rank, place.local_rank, spec.size, place.local_size, place.node)
         values.update(zip(RANK_VARIABLES[:5], map(str, numbers), strict=True))
-        values["MASTER_ADDR"] = "127.0.0.1"
+        values["MASTER_ADDR"] = spec.master_addr
         values["MASTER_PORT"] = str(spec.master_port)
     # The recorder reads its size when the first group is made.
     values.setdefault("TORCH_FR_BUFFER_SIZE", "512")
@@ -154,7 +165,7 @@ def _join(rank: int, spec: PoolSpec, control: Channel) -> ForkedRank | None:
                 spec.backend,
                 rank=rank,
                 world_size=spec.size,
-                store=torch_private.file_store(f"{spec.folder}/store", spec.size),
+                store=_store(rank, spec),
                 timeout=_GROUP_TIMEOUT,
             )
     except Exception as error:
@@ -164,18 +175,32 @@ def _join(rank: int, spec: PoolSpec, control: Channel) -> ForkedRank | None:
     return me
 
 
-def _device(rank: int, kind: str) -> torch.device:
+def _store(rank: int, spec: PoolSpec) -> Any:
+    """Where the ranks find each other: a file where they share a machine, rank 0 otherwise."""
+    if not spec.store_port:
+        return torch_private.file_store(f"{spec.folder}/store", spec.size)
+    return torch_private.tcp_store(
+        spec.master_addr, spec.store_port, serve=rank == 0, timeout=_STORE_TIMEOUT
+    )
+
+
+def _device(local_rank: int, kind: str) -> torch.device:
     if kind == "cuda":
-        return torch.device("cuda", rank % max(torch.cuda.device_count(), 1))
+        return torch.device("cuda", local_rank % max(torch.cuda.device_count(), 1))
     return torch.device(kind)
 
 
-def _serve_calls(me: ForkedRank, spec: PoolSpec, control: Channel) -> None:
+def _serve_calls(
+    me: ForkedRank, spec: PoolSpec, control: Channel, inherited: dict[str, str]
+) -> None:
     while True:
         call: Call = control.receive_object(None)
+        os.truncate(spec.log(me.rank), 0)  # the failure of a call shows what was printed in it
         sys.path[:] = call.sys_path
         os.chdir(call.cwd)
-        _set_environment(call.environment, me.rank, spec)
+        wanted = {**(inherited if call.changes_only else {}), **call.environment}
+        present = {name: value for name, value in wanted.items() if value is not None}
+        _set_environment(present, me.rank, spec)
         control.send_object(_answer(me, spec, call), None)
 
 

@@ -158,12 +158,6 @@ def test_an_unknown_launcher_names_the_accepted_ones(name: str) -> None:
         make_launcher(name)
 
 
-@pytest.mark.parametrize("name", ["torchrun"])
-def test_a_planned_launcher_says_so(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=f"{name}.*accepted is 'processes'"):
-        make_launcher(name)
-
-
 def test_a_parent_with_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(RuntimeError, match="has initialised CUDA"):
