@@ -204,7 +204,8 @@ def save_load_plans(
     meshes: Sequence[MeshSpec],
     *,
     operations: Sequence[str] = OPERATIONS,
-    max_steps: int = 8,
+    min_steps: int = 1,
+    max_steps: int = 10,
     max_train: int = 2,
 ) -> Plan:
     """Lifecycles: train, save, load an earlier save, restart on another mesh, swap the EMA.
@@ -217,18 +218,30 @@ def save_load_plans(
     """
     steps: list[Step] = []
     saved: list[tuple[int, str]] = []
-    for position in range(draw(st.integers(1, max_steps))):
-        possible = [name for name in operations if saved or name not in ("load", "restart")]
-        name = draw(st.sampled_from(possible))
+    for position in range(draw(st.integers(min_steps, max_steps))):
+        # The same twice in a row says little: longer training is in `count`, and a second save of
+        # a state that did not change shows its fault at the first.
+        last = steps[-1].operation if steps else None
+        possible = [
+            name
+            for name in operations
+            if name != last and (saved or name not in ("load", "restart"))
+        ]
+        name = draw(st.sampled_from(possible or list(operations[:1])))
         if name == "train":
             steps.append(Step(name, count=draw(st.integers(1, max_train))))
         elif name in ("save", "save_sharded"):
             steps.append(Step(name, slot=position))
             saved.append((position, name))
         elif name in ("load", "restart"):
-            slot, kind = draw(st.sampled_from(saved))
+            slot, kind = draw(st.sampled_from(saved[::-1]))
             mesh = draw(st.sampled_from(list(meshes))) if name == "restart" else None
             steps.append(Step(name, slot=slot, sharded=kind == "save_sharded", mesh=mesh))
         else:
             steps.append(Step(name))
+    if saved and "restart" in operations:
+        # No save goes unread.
+        slot, kind = saved[-1]
+        mesh = draw(st.sampled_from(list(meshes)))
+        steps.append(Step("restart", slot=slot, sharded=kind == "save_sharded", mesh=mesh))
     return Plan(draw(st.sampled_from(list(meshes))), tuple(steps))

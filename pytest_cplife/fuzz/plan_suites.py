@@ -29,7 +29,10 @@ class LifecycleSuite:
         self.driver = Lifecycle(stage)
 
     def examples(self) -> SearchStrategy[Plan]:
-        return save_load_plans(self.stage.meshes, operations=self.driver.operations)
+        # Long ones: to start a run costs as much as several steps, and `smaller` shortens plans.
+        return save_load_plans(
+            self.stage.meshes, operations=self.driver.operations, min_steps=5, max_steps=10
+        )
 
     def check(self, example: Plan) -> Sequence[Violation]:
         return self.driver.carry_out(example)

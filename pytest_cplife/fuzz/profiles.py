@@ -20,7 +20,7 @@ class Profile:
     Attributes:
         name: what ``--cplife-profile`` calls it.
         examples: cheap examples per search; suites with dearer ones divide it (`Suite.cost`).
-        shrinks: examples that may be spent on making a failure smaller.
+        shrinks: examples that may be spent on making a failure smaller, divided likewise.
         derandomize: the same examples every time; then there is no database.
         seconds: search on until that time is over, in rounds of `examples`; None is one round.
         database: where failing examples are kept for the next search.
@@ -44,13 +44,17 @@ class Profile:
             derandomize=self.derandomize,
             database=kept,
             deadline=None,
-            phases=(Phase.reuse, Phase.generate, Phase.shrink),
+            # Dear examples are made smaller by `Suite.smaller` alone, which takes fewer steps.
+            phases=(Phase.reuse, Phase.generate, *([Phase.shrink] if cost == 1 else [])),
             print_blob=False,
             report_multiple_bugs=False,
             stateful_step_count=20,
             suppress_health_check=tuple(HealthCheck),
             verbosity=Verbosity.quiet,
         )
+
+    def shrinks_of(self, cost: int) -> int:
+        return self.shrinks if cost == 1 else max(self.shrinks // cost, 10)
 
 
 QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True)

@@ -116,7 +116,7 @@ class _Trial(Generic[Example]):
 
     def _spent(self) -> bool:
         if self.kind is not None:
-            return self.shrinks >= self.profile.shrinks
+            return self.shrinks >= self.profile.shrinks_of(self.suite.cost)
         return self.end is not None and time.monotonic() >= self.end
 
 
