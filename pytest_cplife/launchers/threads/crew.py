@@ -24,12 +24,13 @@ from pytest_cplife.launchers.threads.rank import ThreadRank, device_of
 from pytest_cplife.launchers.threads.scene import Running, Scene
 from pytest_cplife.launchers.threads.state import ProcessState, State
 from pytest_cplife.launchers.threads.stops import Abandoned, RankStopped
-from pytest_cplife.launchers.threads.turns import Wait
+from pytest_cplife.launchers.threads.turns import RANK_OF_THREAD, Wait
 
 _GROUP_TIMEOUT = timedelta(days=1)
 # How long ranks that are ended at a deadline may take to leave their `with` and `finally` blocks.
 _GRACE = 2.0
 _DEBUGGERS = frozenset({"pdb", "bdb", "cmd", "debugpy", "pydevd", "_pydevd_bundle"})
+_start = threading.Thread.start
 _marks = itertools.count(1)
 
 Body = Callable[..., Any]
@@ -56,7 +57,8 @@ class Crew:
             threading.Thread(target=self._serve, args=(r,), name=f"rank {r} of {size}", daemon=True)
             for r in range(size)
         ]
-        for thread in self._threads:
+        for rank, thread in enumerate(self._threads):
+            setattr(thread, RANK_OF_THREAD, rank)
             thread.start()
 
     def join(self, timeout: float) -> dict[int, Outcome]:
@@ -81,7 +83,9 @@ class Crew:
         try:
             with (
                 Running(self._scene),
-                private.cooperative(RankGroup, self._current_store, self._current_mark),
+                private.cooperative(
+                    RankGroup, self._current_store, self._current_mark, self._start_thread
+                ),
             ):
                 self._scene.turns.begin()
                 self._await(timeout)
@@ -240,6 +244,11 @@ class Crew:
 
     def _current_mark(self) -> int:
         return self._marks[self._scene.current_rank()]
+
+    def _start_thread(self, thread: threading.Thread) -> None:
+        # A program that parks its rank and goes on in a thread of its own is still that rank.
+        setattr(thread, RANK_OF_THREAD, self._scene.turns.current)
+        _start(thread)
 
 
 def _interrupt(thread: threading.Thread) -> None:

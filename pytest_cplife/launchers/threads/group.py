@@ -116,6 +116,7 @@ class RankGroup(_ProcessGroup):
     # Collectives.
 
     def _call(self, signature: Signature, start: Callable[[Any], Any], result: Any) -> RankWork:
+        self._scene.turns.check(self._me, lambda: f"{signature.name} on {self._circle.text()}")
         part, call = self._circle.enter(self._group_rank, signature, start)
         return RankWork(self._scene.turns, self._me, part, call.text, result)
 
@@ -283,34 +284,43 @@ class RankGroup(_ProcessGroup):
 
     def barrier(self, opts: Any = None) -> RankWork:
         # That all have come is all there is to it.
-        return self._call(Signature("barrier"), lambda g: None, [])
+        return self._call(Signature("barrier", moves=False), lambda g: None, [])
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        self._call(Signature("monitored_barrier"), lambda g: None, []).wait()
+        self._call(Signature("monitored_barrier", moves=False), lambda g: None, []).wait()
 
     # Messages.
 
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> RankWork:
-        part = Part(lambda g: g.send(tensors, target, tag))
         to = self._circle.members[target]
+        part, work = self._message(
+            lambda g: g.send(tensors, target, tag), f"send to rank {to} (tag {tag})"
+        )
         self._circle.mail.send(self._group_rank, target, tag, _letter(part, tensors))
-        return self._message(part, f"send to rank {to} (tag {tag}) on {self._circle.text()}")
+        return work
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> RankWork:
-        part = Part(lambda g: g[0].recv(tensors, g[1], tag))
-        sender = self._circle.members[source]
-        self._circle.mail.receive(source, self._group_rank, tag, _letter(part, tensors))
-        return self._message(part, f"recv from rank {sender} (tag {tag}) on {self._circle.text()}")
+        return self._receive(
+            tensors, source, tag, f"recv from rank {self._circle.members[source]} (tag {tag})"
+        )
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RankWork:
-        part = Part(lambda g: g[0].recv(tensors, g[1], tag))
-        self._circle.mail.receive(None, self._group_rank, tag, _letter(part, tensors))
-        return self._message(part, f"recv from any rank (tag {tag}) on {self._circle.text()}")
+        return self._receive(tensors, None, tag, f"recv from any rank (tag {tag})")
 
-    def _message(self, part: Part, text: str) -> RankWork:
-        return RankWork(self._scene.turns, self._me, part, lambda: text, [])
+    def _receive(self, tensors: Tensors, source: int | None, tag: int, text: str) -> RankWork:
+        part, work = self._message(lambda g: g[0].recv(tensors, g[1], tag), text)
+        self._circle.mail.receive(source, self._group_rank, tag, _letter(part, tensors))
+        return work
+
+    def _message(self, start: Callable[[Any], Any], text: str) -> tuple[Part, RankWork]:
+        def place() -> str:
+            return f"{text} on {self._circle.text()}"
+
+        self._scene.turns.check(self._me, place)
+        part = Part(start)
+        return part, RankWork(self._scene.turns, self._me, part, place, [])
 
 
 def _listed(tensors: Tensors | Tensor) -> Tensors:

@@ -46,6 +46,7 @@ class Signature:
         agreed: what has to be equal on every member.
         shown: what messages say about it beyond the name.
         sent, expected: elements that go to and come from each member, where members may differ.
+        moves: whether there is anything for the backend to do.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Signature:
     shown: tuple[object, ...] = ()
     sent: tuple[int, ...] | None = None
     expected: tuple[int, ...] | None = None
+    moves: bool = True
 
     def text(self, number: int) -> str:
         details = ", ".join(_show(detail) for detail in self.shown)
@@ -89,7 +91,7 @@ class Circle:
 
     size: int
     connect: Callable[[int], list[Any]]
-    discard: Callable[[list[Any]], None]
+    discard: Callable[[list[Any], Sequence[int]], None]
     name: str = ""
     invited: Sequence[int] | None = None
     members: dict[int, int] = field(default_factory=dict)
@@ -156,14 +158,14 @@ class Circle:
 
     def _start(self, call: Collective) -> None:
         for member in range(self.size):
-            call.parts[member].begin(self.backends[member])
+            call.parts[member].begin(self.backends[member] if call.signature.moves else None)
         failed = [rank for rank, part in call.parts.items() if part.error is not None]
         if failed and len(failed) < self.size:
             # gloo now waits for the failed ones, and for ever; nobody may wait for gloo.
             blamed = _ranks([self.members[rank] for rank in failed])
             for part in call.parts.values():
                 part.error = part.error or Abandoned(f"{blamed} failed in {call.text()}")
-            self.discard(self._backends)
+            self.discard(self._backends, failed)
             self._backends = []
 
     def number(self, rank: int) -> int:

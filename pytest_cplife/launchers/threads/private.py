@@ -52,7 +52,8 @@ __all__ = [
     "check_torch",
 ]
 TESTED = "2.13"
-_GLOO_TIMEOUT = timedelta(minutes=5)
+# Of an operation that all members have called: gloo only has to move the bytes.
+_GLOO_TIMEOUT = timedelta(minutes=2)
 _C10D = "torch.distributed.distributed_c10d"
 _NEEDED = (
     (_C10D, "_World", "each rank has its own groups"),
@@ -134,15 +135,23 @@ class Groups:
         return RankWorld()
 
     def read(self) -> c10d._World:
-        world = c10d._world
-        for name in world.pg_names.values():
+        """The world of the rank that runs, whose names go out of the registry."""
+        for name in c10d._world.pg_names.values():
             _distributed_c10d._unregister_process_group(name)
-        return world
+        return c10d._world
 
     def write(self, world: c10d._World) -> None:
+        # A rank that lost its turn at a deadline has left its names behind.
+        self.read()
         c10d._world = world
         for group, name in world.pg_names.items():
             _distributed_c10d._register_process_group(name, group)
+
+
+@functools.cache
+def _gloo_device(process: int) -> Any:
+    """One for all groups, each with connections of its own, for the life of the process."""
+    return ProcessGroupGloo.create_device(hostname="127.0.0.1")
 
 
 def connect_gloo(size: int) -> list[Any]:
@@ -151,8 +160,7 @@ def connect_gloo(size: int) -> list[Any]:
     Reason: the constructor blocks until all have called it, so each has a helper thread; and only
     these options say that one device and one thread per member are enough.
     """
-    store = HashStore()
-    device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    store, device = HashStore(), _gloo_device(os.getpid())
     members: list[Any] = [None] * size
     errors: list[Exception] = []
 
@@ -176,9 +184,19 @@ def connect_gloo(size: int) -> list[Any]:
     return members
 
 
-def discard_gloo(members: list[Any]) -> None:
-    """Let go of members that may still wait for each other, without waiting for them."""
-    threading.Thread(target=members.clear, daemon=True).start()
+def discard_gloo(members: list[Any], failed: Sequence[int]) -> None:
+    """Let go of members that may still wait for the `failed` ones, without waiting for them.
+
+    Reason: a member ends its operation before it goes. Those that have none go first; that closes
+    their connections, which ends the others' operations.
+    """
+
+    def let_go() -> None:
+        for rank in (*failed, *range(len(members))):
+            members[rank] = None
+
+    # Not a daemon: at the interpreter's end it would be cut off inside a destructor.
+    threading.Thread(target=let_go).start()
 
 
 def ranks_of_new_group(size: int) -> Sequence[int] | None:
@@ -231,7 +249,12 @@ def forget_shardings() -> None:
 
 
 @contextlib.contextmanager
-def cooperative(group: type, store: Callable[[], Store], mark: Callable[[], int]) -> Iterator[None]:
+def cooperative(
+    group: type,
+    store: Callable[[], Store],
+    mark: Callable[[], int],
+    start_thread: Callable[[threading.Thread], None],
+) -> Iterator[None]:
     """Make `torch.distributed` use cooperative groups while ranks run.
 
     Args:
@@ -240,6 +263,7 @@ def cooperative(group: type, store: Callable[[], Store], mark: Callable[[], int]
         store: the current rank's store, for ranks that initialise the group themselves.
         mark: distinguishes the meshes of ranks and worlds. Reason: two meshes are equal when
             ranks and names are, and torch caches by mesh; a rank would get another's shard sizes.
+        start_thread: starts a thread for the current rank.
     """
 
     def meet(
@@ -261,6 +285,7 @@ def cooperative(group: type, store: Callable[[], Store], mark: Callable[[], int]
             (c10d, "ProcessGroupGloo", group),
             (c10d, "rendezvous", meet),
             (DeviceMesh, "__init__", initialise_marked),
+            (threading.Thread, "start", lambda thread: start_thread(thread)),
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from pytest_cplife.launchers.threads.stops import Abandoned, RankStopped
 
+RANK_OF_THREAD = "cplife_rank"
+"""Attribute of a thread: the rank that it is, or that started it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -109,13 +112,13 @@ class Turns:
         Raises:
             RankStopped: it can never become so, or the call has ended for another reason.
         """
-        self._check(rank, text)
+        self.check(rank, text)
         if not ready():
             self._hand_over(rank, Wait(ready, text))
 
     def pause(self, rank: int, text: Callable[[], str]) -> None:
         """Let every other rank that can go on do so first."""
-        self._check(rank, text)
+        self.check(rank, text)
         self._hand_over(rank, Wait(_always, text))
 
     def finish(self, rank: int) -> None:
@@ -126,16 +129,23 @@ class Turns:
             self._leave(rank)
             self._pass_on(rank)
 
-    def _check(self, rank: int, text: Callable[[], str]) -> None:
+    def check(self, rank: int, text: Callable[[], str]) -> None:
+        """Refuse an operation of a rank whose turn it is not, or whose call has ended.
+
+        Raises:
+            RankStopped: the call has ended.
+            RuntimeError: a thread of another rank makes it.
+        """
         if rank in self._lost:
             raise Abandoned(f"the call has ended; not to wait in {text()}")
         if rank in self._verdicts:
             raise self._verdicts[rank]
-        if rank != self.current:
+        caller = getattr(threading.current_thread(), RANK_OF_THREAD, rank)
+        if not caller == rank == self.current:
             raise RuntimeError(
-                f"rank {rank} would wait in {text()} while it is rank {self.current}'s turn. "
-                "Under the launcher 'threads' a rank communicates from one thread, in its turn; "
-                "a program with collectives in background threads needs 'processes'"
+                f"a thread of rank {caller} communicates while it is rank {self.current}'s turn "
+                f"({text()}). Under the launcher 'threads' a rank communicates in its turn; a "
+                "program with collectives in background threads needs 'processes'"
             )
 
     def _hand_over(self, rank: int, wait: Wait) -> None:

@@ -41,25 +41,34 @@ class RankWork(dist.Work):
         self._result = result
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        part = self._part
-        # When all have called it, gloo needs nobody's turn to finish; until then it is another's.
-        self._turns.wait(self._rank, lambda: part.begun, self._text)
-        if part.error is not None:
-            raise part.error
-        if part.work is not None:
-            work, part.work = part.work, None
-            work.wait()
+        __tracebackhide__ = True
+        self._turns.wait(self._rank, lambda: self._part.begun, self._text)
+        self._finish()
+        if self._part.error is not None:
+            raise self._part.error
         return True
+
+    def _finish(self) -> None:
+        # All have called it, so gloo needs nobody's turn to finish.
+        work, self._part.work = self._part.work, None
+        if work is None:
+            return
+        try:
+            work.wait()
+        except Exception as error:
+            self._part.error = self._part.error or error
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        part = self._part
-        if not part.begun:
+        if not self._part.begun:
             # Who polls needs the others to run, or the answer would never change.
             self._turns.pause(self._rank, lambda: f"Work.is_completed of {self._text()}")
-        return part.begun and (part.work is None or bool(part.work.is_completed()))
+        if self._part.begun:
+            # An answer that depended on gloo's speed would differ from run to run.
+            self._finish()
+        return self._part.begun
 
     def is_success(self) -> bool:
         return self.is_completed() and self._part.error is None
