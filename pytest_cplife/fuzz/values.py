@@ -127,16 +127,15 @@ def _patterns(dtype: str) -> list[int]:
         return [0, 1, 2 * sign - 1, sign, sign - 1]
     exponent, mantissa = _FORMATS[dtype]
     infinity = ((1 << exponent) - 1) << mantissa
-    quiet = infinity | 1 << (mantissa - 1)
     return [
-        quiet,  # NaN
+        infinity | ((1 << mantissa) - 1),  # NaN, in float8_e4m3fn as well, which has no other
         sign,  # -0.0
         infinity,
         sign | infinity,
         1,  # the smallest subnormal
         sign | ((1 << mantissa) - 1),  # the largest, negative
         infinity - 1,  # the largest number (float8_e4m3fn has others)
-        quiet | 1 | sign,  # NaN with a sign and a payload
+        sign | infinity | 1 | 1 << (mantissa - 1),  # NaN with a sign and a payload
         1 << mantissa,  # the smallest normal number
         0,
     ]
