@@ -125,7 +125,9 @@ OPTIONS = (
 )
 """In the order of the help."""
 
-_WITHOUT_ADAPTER = {"adapter", "rules", "new-adapter"}
+_RANKS = {"max-world-size", "device", "backend", "launcher", "timeout"}
+"""Options about ranks, which are as good for users' own tests."""
+_WITHOUT_ADAPTER = {"adapter", "rules", "new-adapter"} | _RANKS
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -230,6 +232,39 @@ class Options:
         return [*words, "-k", f"{rule} and [{mesh}]" if mesh else rule]
 
 
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How ranks come to be, for the suite and for users' own tests."""
+
+    max_world_size: int | None
+    launcher: str
+    device: str
+    backend: str
+    timeout: float
+
+
+def resolve_ranks(config: pytest.Config) -> RankOptions:
+    """The checked options about ranks, which need no adapter.
+
+    Raises:
+        pytest.UsageError: a value cannot be used.
+    """
+    read = _Reader(config)
+    device = read.choice("device", DEVICES, DEFAULTS.device)
+    backend = read.choice("backend", BACKENDS, DEFAULTS.backend)
+    if (device, backend) == ("cpu", "nccl"):
+        raise pytest.UsageError(
+            "--cplife-backend=nccl needs --cplife-device=cuda; on cpu, accepted are auto and gloo"
+        )
+    return RankOptions(
+        max_world_size=read.count("max-world-size"),
+        launcher=read.choice("launcher", LAUNCHERS, DEFAULTS.launcher),
+        device=device,
+        backend=backend,
+        timeout=read.seconds("timeout", DEFAULTS.timeout),
+    )
+
+
 def resolve(config: pytest.Config) -> Options | None:
     """The checked options; None where no adapter is given and the plugin stays dormant.
 
@@ -242,24 +277,19 @@ def resolve(config: pytest.Config) -> Options | None:
         _refuse_without_adapter(config)
         return None
     read = _Reader(config)
-    device = read.choice("device", DEVICES, DEFAULTS.device)
-    backend = read.choice("backend", BACKENDS, DEFAULTS.backend)
-    if (device, backend) == ("cpu", "nccl"):
-        raise pytest.UsageError(
-            "--cplife-backend=nccl needs --cplife-device=cuda; on cpu, accepted are auto and gloo"
-        )
+    ranks = resolve_ranks(config)
     options = Options(
         adapter=adapter,
         base=config.invocation_params.dir if option_adapter is not None else read.ini_base,
         given_by_option=option_adapter is not None,
         suite=bool(config.getoption("cplife_suite")),
         meshes=read.meshes(),
-        max_world_size=read.count("max-world-size"),
+        max_world_size=ranks.max_world_size,
         steps=read.steps(),
-        launcher=read.choice("launcher", LAUNCHERS, DEFAULTS.launcher),
-        device=device,
-        backend=backend,
-        timeout=read.seconds("timeout", DEFAULTS.timeout),
+        launcher=ranks.launcher,
+        device=ranks.device,
+        backend=ranks.backend,
+        timeout=ranks.timeout,
         strict=read.flag("strict"),
         require=tuple(
             dict.fromkeys(
