@@ -15,9 +15,11 @@ from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.loading import check_adapter, load_adapter
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
+from pytest_cplife.rules.diagnosis import diagnose
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import measure_noise
+from pytest_cplife.rules.phases import owner
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
 from pytest_cplife.settings import Settings
@@ -95,6 +97,9 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, "blocked by ADAPTER-01")
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
+        broken = self._broken_from_the_start(case)
+        if broken and broken != rule.id:
+            return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {broken}")
         try:
             offered = self._capabilities(case) if rule.needs else set()
             lacking = [need for need in rule.needs if need not in offered]
@@ -148,6 +153,16 @@ class Session:
     def _noise(self, spec: MeshSpec | None) -> Noise:
         return measure_noise(self._run("uninterrupted", spec), self._run("twin", spec))
 
+    def _broken_from_the_start(self, case: Case) -> str:
+        """The rule that fails where a run ends in the same phase as the uninterrupted one does."""
+        for run in case.runs.values():
+            if run.failure is None or run.spec is None or run.spec != case.spec:
+                continue
+            base = self._run("uninterrupted", run.spec).failure
+            if base is not None and base.phase == run.failure.phase:
+                return owner("uninterrupted", base.phase)
+        return ""
+
     def _capabilities(self, case: Case) -> set[str]:
         """What adapter and run offer.
 
@@ -191,5 +206,7 @@ def _apply(rule: Rule, mesh: str, case: Case) -> Verdict:
     if vacuous and not violations:
         text = "the evidence shows no such thing, so that a pass would mean nothing"
         violations = (Violation("vacuous", vacuous, text),)
-    outcome = Outcome.FAILED if violations else Outcome.PASSED
-    return Verdict(rule.id, mesh, outcome, "", violations, measurements)
+    if not violations:
+        return Verdict(rule.id, mesh, Outcome.PASSED, "", (), measurements)
+    likely = diagnose(rule, case, violations)
+    return Verdict(rule.id, mesh, Outcome.FAILED, likely, violations, measurements)

@@ -1,1 +1,0 @@
-"""The interim process pool, until the hardened one stands."""
