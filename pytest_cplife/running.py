@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cplife import __version__
 from pytest_cplife.expected import Expectations
+from pytest_cplife.launchers import most_ranks
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.options import Options
 from pytest_cplife.policy import settle
@@ -78,14 +79,10 @@ class Running:
 
     def judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
         """The verdict of the evidence alone."""
-        limit = self.options.max_world_size
+        limit, why = self._limit()
         if spec is not None and limit is not None and spec.world_size > limit:
-            return Verdict(
-                rule.id,
-                str(spec),
-                Outcome.NOT_RUN,
-                f"{spec} needs {spec.world_size} ranks, --cplife-max-world-size is {limit}",
-            )
+            reason = f"{spec} needs {spec.world_size} ranks, {why}"
+            return Verdict(rule.id, str(spec), Outcome.NOT_RUN, reason)
         started = time.perf_counter()
         verdict = self._open().judge(rule, spec)
         return replace(verdict, seconds=verdict.seconds or time.perf_counter() - started)
@@ -117,10 +114,20 @@ class Running:
             from pytest_cplife.session import Session
 
             self._workdir = Path(tempfile.mkdtemp(prefix="cplife-"))
-            self._session = Session(self.options.settings(self._workdir))
+            settings = self.options.settings(self._workdir)
+            limit, _ = self._limit()
+            self._session = Session(replace(settings, max_world_size=limit))
             if self.plan is not None:
                 self.plan.environment.update(self._session.environment())
         return self._session
+
+    def _limit(self) -> tuple[int | None, str]:
+        """How many ranks a mesh may need, by what the user says and what the launcher has."""
+        asked = self.options.max_world_size
+        given = most_ranks(self.options.launcher)
+        if given is not None and (asked is None or given[0] < asked):
+            return given
+        return asked, f"--cplife-max-world-size is {asked}"
 
     def _look_at_adapter(self) -> tuple[dict[str, str], tuple[MeshSpec, ...]]:
         """What the report says about the adapter, and its meshes.
@@ -148,14 +155,15 @@ class Running:
 
     def _choose_meshes(self, own: tuple[MeshSpec, ...]) -> tuple[MeshSpec, ...]:
         chosen = self.options.meshes or own
-        limit = self.options.max_world_size
         if self.options.certify:
+            limit, why = self._limit()
             left_out = [str(spec) for spec in own if spec not in chosen]
             left_out += [str(spec) for spec in own if limit and spec.world_size > limit]
             if left_out:
                 raise pytest.UsageError(
                     f"--cplife-certify covers all of the adapter's meshes; {', '.join(left_out)} "
                     "would be left out by --cplife-mesh or --cplife-max-world-size"
+                    + (f" ({why})" if limit else "")
                 )
         return chosen
 

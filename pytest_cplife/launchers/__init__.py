@@ -11,6 +11,17 @@ LAUNCHERS = ("processes", "threads", "torchrun")
 """Names that `make_launcher` accepts."""
 
 
+def most_ranks(name: str) -> tuple[int, str] | None:
+    """How many ranks the launcher called `name` can have here, and why; None: any number."""
+    if name == "torchrun":
+        from pytest_cplife.launchers.torchrun.given import given
+
+        me = given()
+        if me is not None:
+            return me.world_size, f"{me.starter} has started {me.world_size}"
+    return None
+
+
 def make_launcher(
     name: str, *, device: str = "cpu", backend: str = "auto", timeout: float = 120.0
 ) -> Launcher:

@@ -27,6 +27,7 @@ class Runner:
         self._launcher = launcher
         self._store = settings.workdir / "tensors"
         self._store.mkdir(parents=True, exist_ok=True)
+        launcher.check_folder(self._store)
         self._assembler = Assembler(TensorStore(self._store))
         self._made: dict[tuple[str, MeshSpec | None, MeshSpec | None], RunEvidence] = {}
 
