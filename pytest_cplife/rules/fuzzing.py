@@ -1,21 +1,22 @@
-"""FUZZ: what holds for every mesh, placement and plan, not only for those that were thought of."""
+"""FUZZ: what holds for every mesh, placement and plan, not only for those that were thought of.
+
+The registry finds a group's module by the group's name, and this one has another until sessions
+make the runs of `pytest_cplife.fuzz.evidence`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.registry import rule
 
-if TYPE_CHECKING:
-    from pytest_cplife.fuzz.evidence import Fuzzed
-
 
 def _judge(case: Case, run: str) -> Iterator[Finding]:
-    [fact]: list[Fuzzed] = case[run].fact("fuzzed")
+    # One `Fuzzed` of `pytest_cplife.fuzz.evidence`, which lies above the rules.
+    [fact] = case[run].fact("fuzzed")
     if not fact.examples:
         yield Violation("search", "examples", "none was tried", run)
     for number, violation in enumerate(fact.violations):
@@ -51,9 +52,10 @@ def round_trip(case: Case) -> Iterator[Finding]:
     needs=("to_plain", "realign"),
 )
 def strides(case: Case) -> Iterator[Finding]:
+    mine = ("realign: stride", "fuzz strides")
     for finding in _judge(case, "fuzz strides"):
         # What else is wrong there is for FUZZ-01 to say.
-        if not isinstance(finding, Violation) or finding.moment in ("realign: stride", "fuzz strides"):
+        if not isinstance(finding, Violation) or finding.moment in mine:
             yield finding
 
 
