@@ -30,6 +30,9 @@ RULES = all_rules()
 by_id = pytest.mark.parametrize("one", RULES, ids=lambda rule: rule.id)
 
 
+NAMES = {"torch", *ADAPTER_CAPABILITIES, *RUN_CAPABILITIES}
+
+
 def test_there_are_rules() -> None:
     assert len(RULES) > 70
     assert {"PLACE", "PARAM", "GRAD", "SAVE", "LOAD", "OPT", "GO", "EMA"} <= {
@@ -46,7 +49,7 @@ def test_a_rule_is_stated_in_full(one: Rule) -> None:
         assert text.endswith("."), text
         # Only a name of code may begin with a small letter.
         first = text.split()[0]
-        assert text[0].isupper() or first == "torch" or re.search(r"[_(=.0-9]", first), text
+        assert text[0].isupper() or first in NAMES or re.search(r"[_(=.0-9]", first), text
         assert not re.search(r"  | [.,](?!\w)", text), text
         assert text.count("(") == text.count(")")
     assert one.title[0].islower() and not one.title.endswith(".")
