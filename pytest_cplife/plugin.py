@@ -1,9 +1,10 @@
-"""The pytest plugin: hooks and fixtures, thin, and dormant until an adapter is named.
+"""The pytest plugin: hooks and fixtures, thin, and dormant until it is asked for something.
 
 pytest imports this module in every run that has the package installed, so it imports
 nothing but the standard library, pytest and modules that are as light; the hooks that
 do something live in :class:`pytest_cplife.hooks.SuiteHooks`, which is registered only
-where an adapter is given.
+where an adapter is given, and in :class:`pytest_cplife.spmd.hooks.MarkerHooks`, which is
+registered only where a test with the marker ``cplife`` is collected.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_cplife import serving
 from pytest_cplife.options import add_options, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from pytest_cplife.adapter import LifecycleAdapter
+    from pytest_cplife.launchers.base import World
+    from pytest_cplife.spmd.parcel import MeshOnRanks
 
 DIST_CHOSEN: pytest.StashKey[bool] = pytest.StashKey()
 """Whether the user chose how xdist distributes tests."""
@@ -38,6 +42,8 @@ class _BeforeXdist:
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
     pluginmanager.register(_BeforeXdist(), "cplife-before-xdist")
+    pluginmanager.register(serving.Others(), "cplife-others")
+    pluginmanager.register(serving.First(), "cplife-first")
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -55,11 +61,24 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "cplife(mesh, timeout=None): run the test's body on every rank of a mesh, such as "
+        "'dp=2,cp=2'.",
+    )
     options = resolve(config)
     if options is not None:
         from pytest_cplife.hooks import start_suite
 
         start_suite(config, options)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Be there for marked tests, and only then."""
+    if any(item.get_closest_marker("cplife") for item in items):
+        from pytest_cplife.spmd.hooks import MarkerHooks
+
+        config.pluginmanager.register(MarkerHooks(), "cplife-marker")
 
 
 def pytest_pycollect_makemodule(
@@ -91,3 +110,28 @@ def cplife_adapter(pytestconfig: pytest.Config) -> type[LifecycleAdapter]:
         return load_adapter(options.reference, options.base)
     except AdapterProblem as problem:
         pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def cplife_world(pytestconfig: pytest.Config) -> Callable[..., World]:
+    """Live ranks by their number: ``cplife_world(4).run(fn, *args)`` calls ``fn(rank, *args)``.
+
+    The result is the list of the ranks' results; a failure on any rank raises
+    :class:`pytest_cplife.launchers.base.WorldFailure`. See
+    :meth:`pytest_cplife.launchers.base.Launcher.world` for the other arguments.
+    """
+    from pytest_cplife.spmd.worlds import worlds_of
+
+    return worlds_of(pytestconfig).world
+
+
+@pytest.fixture
+def cplife_mesh(request: pytest.FixtureRequest) -> MeshOnRanks:
+    """The ``DeviceMesh`` of the marker ``cplife``, in the body of a test that has it."""
+    from pytest_cplife.spmd.hooks import marked
+    from pytest_cplife.spmd.parcel import MeshOnRanks
+
+    asked = marked(request.node)
+    if asked is None:
+        pytest.fail('cplife_mesh needs @pytest.mark.cplife(mesh="dp=2,cp=2")', pytrace=False)
+    return MeshOnRanks(asked.spec)

@@ -17,7 +17,17 @@ LAYERS = (
     {"loading", "shape", "scenarios"},
     {"blame", "session", "suite", "fuzz", "strategies", "adapters"},
     {"expected", "policy", "report"},
-    {"options", "running", "collection", "scheduling", "actions", "hooks", "plugin"},
+    {
+        "options",
+        "running",
+        "collection",
+        "scheduling",
+        "actions",
+        "hooks",
+        "plugin",
+        "serving",
+        "spmd",
+    },
     {"conformance"},
 )
 """Units of the package, lowest first; a unit may import its own layer and those below it."""

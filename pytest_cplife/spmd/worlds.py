@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cplife.launchers import make_launcher
+from pytest_cplife.launchers import make_launcher, most_ranks
 from pytest_cplife.launchers.base import Launcher, World, WorldFailure
 from pytest_cplife.options import RankOptions, resolve_ranks
 from pytest_cplife.spmd.outcome import Ended, ranks_text, read_notes, told
@@ -70,17 +70,17 @@ class Round:
 class UserWorld(World):
     """A world for users' tests: ranks find what has been imported since they were forked."""
 
-    def __init__(self, world: World, *, threads: bool, style: Style) -> None:
+    def __init__(self, world: World, *, launcher: str, style: Style) -> None:
         self.size = world.size
         self._world = world
-        self._threads = threads
+        self._launcher = launcher
         self._style = style
         self._known: dict[str, int] = {}
 
     def run(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
         """See :meth:`pytest_cplife.launchers.base.World.run`; `fn` may also skip, on all ranks."""
         __tracebackhide__ = True
-        if self._threads:
+        if self._launcher == "threads":
             call: tuple[Any, ...] = (run_object, fn, args)
         else:
             self._meet(getattr(fn, "__module__", ""))
@@ -104,9 +104,10 @@ class UserWorld(World):
     def _meet(self, module: str) -> None:
         """Have ranks forked anew when the module was not there at their birth.
 
-        They would import it themselves, but without pytest's rewriting of its assertions.
+        They would import it themselves, but without pytest's rewriting of its assertions, as ranks
+        have to that somebody else has started.
         """
-        if self._threads or self._known.get(module) == id(sys.modules.get(module)):
+        if self._launcher != "processes" or self._known.get(module) == id(sys.modules.get(module)):
             return
         self._world.close()
         self._known = {name: id(found) for name, found in sys.modules.items()}
@@ -186,6 +187,9 @@ class Worlds:
         limit = options.max_world_size
         if limit is not None and size > limit:
             pytest.skip(f"needs {size} ranks, --cplife-max-world-size is {limit}")
+        given = most_ranks(options.launcher)
+        if given is not None and size > given[0]:
+            pytest.skip(f"needs {size} ranks, {given[1]}")
         if self._launcher is None:
             self._launcher = make_launcher(
                 options.launcher,
@@ -197,7 +201,7 @@ class Worlds:
         if key not in self._worlds:
             self._worlds[key] = UserWorld(
                 self._launcher.world(size, lane, bare=bare),
-                threads=self.threads,
+                launcher=options.launcher,
                 style=self._style,
             )
         return self._worlds[key]
