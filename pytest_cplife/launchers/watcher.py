@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import threading
 
@@ -11,14 +12,20 @@ from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.samples import take_sample
 
 
+def remove_folder(folder: str) -> None:
+    """Remove the folder of a pool whose parent can no longer do so. Every rank tries at once."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 class Watcher(threading.Thread):
     """Answers the parent's questions, and ends the rank with all that it has started when the
-    parent is gone."""
+    parent is gone, the pool's folder included."""
 
-    def __init__(self, channel: Channel, parent: int) -> None:
+    def __init__(self, channel: Channel, parent: int, folder: str) -> None:
         super().__init__(name="cplife-watcher", daemon=True)
         self._channel = channel
         self._parent = parent
+        self._folder = folder
 
     def run(self) -> None:
         while os.getppid() == self._parent:
@@ -29,6 +36,7 @@ class Watcher(threading.Thread):
             except (EOFError, OSError):
                 break
             self._answer(question)
+        remove_folder(self._folder)
         os.killpg(0, signal.SIGKILL)
 
     def _answer(self, question: bytes) -> None:

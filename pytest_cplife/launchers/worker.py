@@ -25,7 +25,7 @@ from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.hygiene import Hygiene
 from pytest_cplife.launchers.messages import Call, Failed, PoolSpec, Ready, Returned
 from pytest_cplife.launchers.samples import Op, recorded_ops
-from pytest_cplife.launchers.watcher import Watcher
+from pytest_cplife.launchers.watcher import Watcher, remove_folder
 from pytest_cplife.mesh import MeshSpec
 
 RANK_VARIABLES = (
@@ -91,7 +91,7 @@ def serve(rank: int, spec: PoolSpec, control: Channel, watch: Channel, parent: i
     status = 1
     try:
         _become_a_rank(rank, spec)
-        Watcher(watch, parent).start()
+        Watcher(watch, parent, spec.folder).start()
         base = dict(os.environ)
         _set_environment(base, rank, spec)
         me = _join(rank, spec, control)
@@ -99,6 +99,8 @@ def serve(rank: int, spec: PoolSpec, control: Channel, watch: Channel, parent: i
             _serve_calls(me, spec, control, base)
         status = 0
     except EOFError:
+        # The parent is gone. This thread may end the process before the watcher has noticed.
+        remove_folder(spec.folder)
         status = 0
     except BaseException:
         traceback.print_exc()

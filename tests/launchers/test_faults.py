@@ -251,18 +251,24 @@ def test_what_a_rank_has_started_ends_with_it(launcher: Launcher, tmp_path: Path
             assert gone(pid)
 
 
-def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_ranks_end_when_their_parent_is_killed_and_leave_no_folder(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     script = (
         "from pathlib import Path\n"
         "from pytest_cplife.launchers import make_launcher\n"
-        "from tests.launchers import faulty\n"
-        "world = make_launcher('processes', timeout=600).world(2)\n"
+        "from tests.launchers import bodies, faulty\n"
+        "launcher = make_launcher('processes', timeout=600)\n"
+        "launcher.world(2, 'idle').run(bodies.private_folder)\n"
+        "world = launcher.world(2)\n"
         f"world.run(faulty.says_its_pid_and_waits, Path({str(tmp_path)!r}))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script])
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
     try:
         files = [tmp_path / "0", tmp_path / "1"]
         wait_for(lambda: all(f.exists() and f.read_text() for f in files))
+        assert len(list(temporary.glob("cplife-*"))) == 2
         parent.send_signal(signal.SIGKILL)
     finally:
         parent.kill()
@@ -270,6 +276,7 @@ def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     for file in files:
         pid = int(file.read_text())
         wait_for(lambda pid=pid: gone(pid))  # type: ignore[misc]
+    wait_for(lambda: not list(temporary.glob("cplife-*")))
 
 
 def test_a_parent_that_forgets_to_close_leaves_nothing(tmp_path: Path) -> None:
