@@ -89,6 +89,10 @@ class RankGroup(_ProcessGroup):
         return self._description
 
     def getBackendName(self) -> str:
+        # Asked in C++, where DDP would look for gloo's own object under "gloo".
+        return "cooperative gloo"
+
+    def name(self) -> str:
         return "gloo"
 
     def _get_backend_name(self) -> str:
