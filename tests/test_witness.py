@@ -42,7 +42,7 @@ def healthy_meshes() -> Iterator[tuple[str, str]]:
             yield ref, spec.option
 
 
-@pytest.mark.parametrize(("ref", "mesh"), healthy_meshes())
+@pytest.mark.parametrize(("ref", "mesh"), list(healthy_meshes()))
 def test_healthy_trainer_trips_no_rule(ref: str, mesh: str) -> None:
     """No false alarm, and no rule that is blocked without one."""
     alarms = []

@@ -13,17 +13,21 @@ from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import all_rules
 from tests.faults.bench import bench, session
-from tests.faults.catalogue import FAULTS
+from tests.faults.catalogue import FAULTS, UNSEEN
 from tests.faults.planting import Fault
 
 
 def outcomes(fault: Fault) -> dict[str, list[str]]:
-    """Ids of the rules that fail and that are blocked, in order."""
-    found: dict[str, list[str]] = {"failed": [], "blocked": []}
+    """Ids of the rules that fail, are blocked and crash, in order."""
+    found: dict[str, list[str]] = {"failed": [], "blocked": [], "crashed": []}
     with session(fault.adapter_ref) as judge:
         spec = MeshSpec.parse(fault.mesh)
         for rule in all_rules():
-            outcome = judge.judge(rule, spec).outcome
+            try:
+                outcome = judge.judge(rule, spec).outcome
+            except Exception:
+                found["crashed"].append(rule.id)  # the suite's own fault, told beside the others
+                continue
             if outcome in (Outcome.FAILED, Outcome.BLOCKED):
                 found[outcome.value].append(rule.id)
     return found
@@ -32,7 +36,7 @@ def outcomes(fault: Fault) -> dict[str, list[str]]:
 def main(parts: list[str]) -> None:
     tally: Counter[str] = Counter()
     with bench():
-        for fault in FAULTS:
+        for fault in FAULTS + UNSEEN:
             if parts and not any(part in fault.adapter_ref for part in parts):
                 continue
             found = outcomes(fault)
@@ -42,9 +46,10 @@ def main(parts: list[str]) -> None:
             else:
                 verdict = "first" if failed[0] == fault.rule else "found"
             tally[verdict] += 1
-            blocked = f" ({len(found['blocked'])} blocked)" if found["blocked"] else ""
+            rest = [f"({len(found['blocked'])} blocked)"] if found["blocked"] else []
+            rest += [f"CRASHED: {' '.join(found['crashed'])}"] if found["crashed"] else []
             name = f"{fault.name} [{fault.mesh}]"
-            print(f"{verdict:6} {fault.rule:10} {name:42} {' '.join(failed)}{blocked}", flush=True)
+            print(f"{verdict:6} {fault.rule:10} {name:42} {' '.join(failed + rest)}", flush=True)
     print(dict(tally))
 
 

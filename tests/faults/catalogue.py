@@ -18,9 +18,11 @@ _MODULES = (
     "refusing",
     "distributed",
     "formats",
+    "unseen",
 )
 
 for _name in _MODULES:
     import_module(f"tests.faults.{_name}")
 
-FAULTS: tuple[Fault, ...] = tuple(PLANTED)
+FAULTS: tuple[Fault, ...] = tuple(fault for fault in PLANTED if fault.rule)
+UNSEEN: tuple[Fault, ...] = tuple(fault for fault in PLANTED if not fault.rule)

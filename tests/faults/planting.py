@@ -15,7 +15,7 @@ class Fault:
 
     Attributes:
         adapter_ref: the faulty adapter, as ``--cplife-adapter`` takes it.
-        rule: id of the rule that has to find it.
+        rule: id of the rule that has to find it, "" where there is none yet.
         subject: what that rule has to name.
         mesh: the topology to look at.
         public: ids of the public reports that tell of it.
