@@ -13,6 +13,31 @@ from pytest_cplife.scenarios.table import RUNS
 
 Find = Callable[[str, MeshSpec | None], RunEvidence]
 
+_SIMPLER = ("uninterrupted", "saving", "resumed")
+"""Runs whose parts others repeat: a start, a save or a load that fails there is told once."""
+
+
+def told_before(case: Case, find: Find) -> str:
+    """The rule of a simpler run that a run of `case` fails alike, "" where there is none."""
+    for run in case.runs.values():
+        if run.failure is not None and run.spec is not None and run.spec == case.spec:
+            teller = _teller(run, find)
+            if teller != owner(run.name, run.failure.phase):
+                return teller
+    return ""
+
+
+def _teller(run: RunEvidence, find: Find) -> str:
+    """The rule that tells how `run` ended: that of the simplest run that ends in that phase."""
+    assert run.failure is not None
+    for name in _SIMPLER if run.spec is not None else ():
+        if name == run.name:
+            break
+        failure = find(name, run.spec).failure
+        if failure is not None and failure.phase == run.failure.phase:
+            return owner(name, failure.phase)
+    return owner(run.name, run.failure.phase)
+
 
 def blame(rule: Rule, mesh: str, case: Case, missing: Unanswered, find: Find) -> Verdict:
     """The verdict on a rule whose evidence does not reach as far as it asks.
@@ -27,7 +52,7 @@ def blame(rule: Rule, mesh: str, case: Case, missing: Unanswered, find: Find) ->
         return Verdict(rule.id, mesh, Outcome.NOT_COVERED, missing.not_offered)
     for run, phase in _upstream(case, missing.run, find):
         if run.failure is not None:
-            return _failed(rule, mesh, run)
+            return _failed(rule, mesh, run, find)
         why = run.not_offered(missing.wanted)
         if why:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, why)
@@ -37,9 +62,9 @@ def blame(rule: Rule, mesh: str, case: Case, missing: Unanswered, find: Find) ->
     raise missing
 
 
-def _failed(rule: Rule, mesh: str, run: RunEvidence) -> Verdict:
+def _failed(rule: Rule, mesh: str, run: RunEvidence, find: Find) -> Verdict:
     assert run.failure is not None
-    blocker = owner(run.name, run.failure.phase)
+    blocker = _teller(run, find)
     if blocker != rule.id:
         return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {blocker}")
     violation = Violation(

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
-from pytest_cplife.blame import blame
+from pytest_cplife.blame import blame, told_before
 from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.launchers import make_launcher
@@ -19,7 +19,6 @@ from pytest_cplife.rules.diagnosis import diagnose
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import measure_noise
-from pytest_cplife.rules.phases import owner
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
 from pytest_cplife.settings import Settings
@@ -97,9 +96,9 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, "blocked by ADAPTER-01")
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
-        broken = self._broken_from_the_start(case)
-        if broken and broken != rule.id:
-            return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {broken}")
+        teller = told_before(case, self._run)
+        if teller and teller != rule.id:
+            return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {teller}")
         try:
             offered = self._capabilities(case) if rule.needs else set()
             lacking = [need for need in rule.needs if need not in offered]
@@ -152,16 +151,6 @@ class Session:
 
     def _noise(self, spec: MeshSpec | None) -> Noise:
         return measure_noise(self._run("uninterrupted", spec), self._run("twin", spec))
-
-    def _broken_from_the_start(self, case: Case) -> str:
-        """The rule that fails where a run ends in the same phase as the uninterrupted one does."""
-        for run in case.runs.values():
-            if run.failure is None or run.spec is None or run.spec != case.spec:
-                continue
-            base = self._run("uninterrupted", run.spec).failure
-            if base is not None and base.phase == run.failure.phase:
-                return owner("uninterrupted", base.phase)
-        return ""
 
     def _capabilities(self, case: Case) -> set[str]:
         """What adapter and run offer.

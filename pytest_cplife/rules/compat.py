@@ -41,6 +41,7 @@ def _right_or_refused(case: Case, edit: str) -> Iterator[Finding]:
 
 
 def _accepted(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
+    case["resumed"].at("after load")  # What refuses its own file as it is says nothing here.
     refused = [(rank, text) for rank, text in enumerate(case["legacy"].fact(edit)) if text]
     if refused:
         ranks = tuple(rank for rank, _ in refused)
@@ -86,7 +87,7 @@ def other_order(case: Case) -> Iterator[Finding]:
     why="A model that grew a weight would otherwise lose its whole average, or its whole resume.",
     cause="A strict load of the averages, or none at all when a key is missing.",
     level="should",
-    runs=_RUNS,
+    runs=(*_RUNS, "resumed"),
 )
 def average_backfilled(case: Case) -> Iterator[Finding]:
     run = case["legacy"]
@@ -105,7 +106,7 @@ def average_backfilled(case: Case) -> Iterator[Finding]:
     why="Files of a later version, or with a colleague's note in them, are still checkpoints.",
     cause="A check of the whole payload's keys against an exact list.",
     level="should",
-    runs=_RUNS,
+    runs=(*_RUNS, "resumed"),
 )
 def extra_entry(case: Case) -> Iterator[Finding]:
     yield from _accepted(case, "an extra entry")

@@ -259,8 +259,8 @@ def unknown_weight(case: Case) -> Iterator[Finding]:
 
 def _refused(case: Case, edit: str) -> Iterator[Finding]:
     run = case["refusing"]
-    key = run.ranks[0].facts.get(f"edited {edit}", "a weight")
     accepted = tuple(rank for rank, outcome in enumerate(run.fact(edit)) if not outcome)
+    key = run.ranks[0].facts.get(f"edited {edit}", "a weight")
     if accepted:
         yield Violation(
             key, "an exception", "loaded without a word", f"a file with {edit}", ranks=accepted

@@ -29,11 +29,15 @@ _BLOAT = 1.2
 )
 def saving_completes(case: Case) -> Iterator[Finding]:
     yield from completes(case, "SAVE-01", "saving")
-    for rank, there in enumerate(case["saving"].fact("saved")):
-        if not there:
-            yield Violation(
-                "checkpoint", "at the path that was given", "nothing", "saving", ranks=(rank,)
-            )
+    yield from _written(case["saving"])
+
+
+def _written(run: RunEvidence) -> Iterator[Finding]:
+    missing = tuple(rank for rank, there in enumerate(run.fact("saved")) if not there)
+    if missing:
+        yield Violation(
+            "checkpoint", "at the path that was given", "nothing", run.name, ranks=missing
+        )
 
 
 @rule(
@@ -306,6 +310,7 @@ def early_save_is_silent(case: Case) -> Iterator[Finding]:
     if case.declared.save_points != "any":
         raise NotCovered(f"save_points is {case.declared.save_points!r}")
     yield from completes(case, "SAVE-09", "early")
+    yield from _written(case["early"])
     run, early = case["uninterrupted"], case["early"]
     start, after = early.at("start"), early.at("after save")
     yield from unchanged(case, early, start, after, prepared=True)

@@ -6,15 +6,16 @@ trainer may fail in is a phase, so that the journal tells where it ended.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import torch
 
 from pytest_cplife.adapter import TrainingRun
+from pytest_cplife.evidence.golden import content_of
 from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
+from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.placeholders import call_placeholders
@@ -53,6 +54,7 @@ def early(rank: Rank, order: Order) -> None:
     stage.recorder.moment("start", run)
     with stage.recorder.phase("save"):
         run.save(order.output)
+    stage.recorder.fact("saved", order.output.exists())
     stage.recorder.moment("after save", run)
     stage.align(0)
     with stage.recorder.phase("train"):
@@ -111,6 +113,8 @@ def files(rank: Rank, order: Order) -> None:
         with stage.recorder.phase(f"read {name}"):
             view = stage.adapter.read_checkpoint(path)
         stage.file(name, path, view)
+        if name == "saved":
+            stage.recorder.fact("structure", structure(view))
         del view
     with stage.recorder.phase("load serial"):
         module = stage.adapter.load_serial(order.source)
@@ -166,12 +170,12 @@ def next_step(stage: Stage, run: TrainingRun) -> None:
 def load(stage: Stage, run: TrainingRun) -> None:
     """Load the order's source and look at what came back, and at the file."""
     assert stage.order.source is not None
-    before = _content(stage.order.source) if stage.rank.rank == 0 else ""
+    before = content_of(stage.order.source) if stage.rank.rank == 0 else ""
     with stage.recorder.phase("load"):
         run.load(stage.order.source)
         run.ready()
     stage.recorder.moment("after load", run)
-    after = _content(stage.order.source) if stage.rank.rank == 0 else ""
+    after = content_of(stage.order.source) if stage.rank.rank == 0 else ""
     stage.recorder.fact("file unchanged", before == after)
 
 
@@ -189,14 +193,3 @@ def _module(stage: Stage, module: torch.nn.Module) -> dict[str, dict[str, Tensor
             if torch.is_tensor(value)
         }
     }
-
-
-def _content(path: Path) -> str:
-    """A digest of a file, or of a folder's names and files."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-        digest.update(str(file.relative_to(path.parent)).encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 22):
-                digest.update(chunk)
-    return digest.hexdigest()
