@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,7 @@ def folder(rank: Rank) -> str:
 def private_folder(rank: Rank) -> list[Path]:
     """Where this rank's output goes, which is the pool's own folder."""
     return [Path("/proc/self/fd/1").readlink().parent]
+
+
+def sleep(rank: Rank, seconds: float) -> None:
+    time.sleep(seconds)

@@ -44,7 +44,6 @@ class Hub:
         self._agent_pid = agent_pid
         self._timeout = timeout
         self._numbers = itertools.count(1)
-        self._terminated = False
         self._before = signal.signal(signal.SIGTERM, self._asked_to_end)
         self.owner = os.getpid()
 
@@ -135,7 +134,7 @@ class Hub:
             status: of the pytest run.
             wait: give agents that have not come yet the time to, so that they are let go too.
         """
-        signal.signal(signal.SIGTERM, self._before)
+        self.restore_signals()
         if wait and not self._board.lost:
             wait_until(self._board, lambda: not self._missing(), _LATECOMER_SECONDS)
         for rank in self._board.links:
@@ -144,6 +143,16 @@ class Hub:
         wait_until(self._board, lambda: all(link.lost for link in links), _LEAVE_SECONDS)
         self._board.close()
         self._reap()
+
+    def restore_signals(self) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def agent_of(self, rank: int) -> int:
+        """The process id of a rank's agent, on its machine."""
+        self.gather()
+        here = self._board.links[rank].here
+        assert here is not None
+        return here.pid
 
     def _reap(self) -> None:
         end = time.monotonic() + _LEAVE_SECONDS

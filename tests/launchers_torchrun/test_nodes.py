@@ -1,0 +1,85 @@
+"""Two nodes on loopback, started by two torchruns or as two tasks of SLURM's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.launchers_torchrun.starting import (
+    HERE,
+    Said,
+    free_port,
+    run_all,
+    slurm_task,
+    torchrun,
+)
+
+
+def two_torchruns(test: str) -> list[Said]:
+    port = free_port()
+    return run_all(
+        *(
+            (
+                torchrun(
+                    "--nnodes=2",
+                    f"--node-rank={node}",
+                    "--nproc-per-node=1",
+                    "--master-addr=127.0.0.1",
+                    f"--master-port={port}",
+                    pytest=[f"{HERE}/nodes.py", "-k", test],
+                ),
+                {},
+            )
+            for node in range(2)
+        )
+    )
+
+
+def two_tasks(test: str) -> list[Said]:
+    port = free_port()
+    return run_all(
+        *(
+            (
+                slurm_task(f"{HERE}/nodes.py", "-k", test),
+                {
+                    "SLURM_PROCID": str(task),
+                    "SLURM_NTASKS": "2",
+                    "SLURM_LOCALID": "0",
+                    "SLURM_NODEID": str(task),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                },
+            )
+            for task in range(2)
+        )
+    )
+
+
+@pytest.mark.parametrize("start", [two_torchruns, two_tasks])
+def test_a_world_over_both_nodes_and_one_report(start: type) -> None:
+    first, second = start("alone_on_its_node")
+    assert (first.status, second.status) == (0, 0), first.text + second.text
+    assert "1 passed" in first.text
+    assert "test session starts" not in second.text and "cplife" not in second.text
+
+
+def test_both_nodes_end_with_rank_0s_status() -> None:
+    """Otherwise the second torchrun would wait for the first one's, which does not."""
+    first, second = two_torchruns("that_fails")
+    assert first.status == second.status == 1, first.text + second.text
+    assert "AssertionError: as planned" in first.text
+    assert "test session starts" not in second.text
+
+
+def test_a_rank_killed_on_the_other_node_ends_the_run_and_is_named() -> None:
+    first, second = two_torchruns("the_other_rank_is_killed")
+    assert first.status != 0 and second.status != 0
+    assert re.search(r"RunEnded: rank 1 on \S+ \(process \d+\) has died", first.text), first.text
+
+
+def test_the_other_node_ends_with_a_message_when_rank_0_is_killed() -> None:
+    first, second = two_tasks("rank_0_is_killed")
+    assert first.status == -9
+    assert second.status == 1
+    assert re.search(r"cplife: rank 1 on \S+ ends: rank 0 has gone", second.text), second.text
