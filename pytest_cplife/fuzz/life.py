@@ -21,6 +21,8 @@ class Life:
         order: adapter, mesh and folders; `order.source` is loaded first where it is set.
         sharded: the source was written by ``save_sharded``.
         steps: what is done then; none of them is a restart.
+        unit: optimizer steps that one step of ``train`` stands for: an epoch, where a trainer saves
+            at the end of one only.
         checkpoints: the folder of the plan's checkpoints, which other lives read.
     """
 
@@ -28,6 +30,7 @@ class Life:
     sharded: bool
     steps: tuple[Step, ...]
     checkpoints: Path
+    unit: int = 1
 
     def slot(self, number: int) -> Path:
         return self.checkpoints / f"slot{number}"
@@ -52,7 +55,7 @@ def live(rank: Rank, life: Life) -> None:
 def _do(stage: Stage, run: TrainingRun, life: Life, step: Step, number: int) -> None:
     label = f"{number} {step.operation}"
     if step.operation == "train":
-        for count in range(step.count):
+        for count in range(step.count * life.unit):
             # What a step draws depends on which step it is and on nothing else, so that a run
             # that was stopped can be held against one that never was.
             seed_streams(stage.order.seed, stage.rank.rank, 1 + run.global_step)

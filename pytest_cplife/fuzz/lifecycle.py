@@ -114,7 +114,7 @@ class Lifecycle:
         for number, step in enumerate(life.steps):
             label = f"{number} {step.operation}"
             if step.operation == "train":
-                for count in range(step.count):
+                for count in range(step.count * life.unit):
                     state = _State(moments[f"{label} {count}"], state.meshes)
                     yield list(self._on_course(state, "train", start))
                 continue
@@ -176,7 +176,8 @@ class Lifecycle:
             seed=self.stage.seed,
             source=None if source is None else checkpoints / f"slot{source.slot}",
         )
-        return Life(order, source is not None and source.sharded, steps, checkpoints)
+        sharded = source is not None and source.sharded
+        return Life(order, sharded, steps, checkpoints, self._unit)
 
     def _lived(self, life: Life) -> list[RankJournal]:
         spec = life.order.spec
@@ -194,10 +195,17 @@ class Lifecycle:
             raise _Ended(_explained(failure, journals))
         return journals
 
+    @property
+    def _unit(self) -> int:
+        adapter = self.adapter
+        return (adapter.steps_per_epoch or 1) if adapter.save_points == "epoch_end" else 1
+
     def _uninterrupted(self, spec: MeshSpec, steps: int) -> list[Moment]:
-        train = Step("train", count=steps)
-        moments = _moments(self._lived(self._life(spec, (train,), self.stage.new_folder())))
-        return [moments["start"], *(moments[f"0 train {count}"] for count in range(steps))]
+        units = -(-steps // self._unit)
+        life = self._life(spec, (Step("train", count=units),), self.stage.new_folder())
+        moments = _moments(self._lived(life))
+        made = range(units * self._unit)
+        return [moments["start"], *(moments[f"0 train {count}"] for count in made)]
 
 
 def _lives(plan: Plan) -> Iterator[tuple[tuple[Step, ...], Step | None]]:

@@ -35,6 +35,7 @@ def guarded(rank: Rank, folder: Path, body: Callable[[], Reports]) -> Reports:
     try:
         return body()
     except Exception as error:
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"raised{rank.rank}").touch()
         end = time.monotonic() + _PATIENCE
         while any(not (folder / f"raised{r}").exists() for r in range(rank.world_size)):
