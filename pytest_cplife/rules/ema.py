@@ -126,7 +126,8 @@ def own_storage(case: Case) -> Iterator[Finding]:
         for name, record in (snapshot.ema or {}).items():
             if record.local_numel == 0:
                 continue
-            other = live.get(record.alias) or seen.get(record.alias)
+            # Averages may well be views of one flat buffer; one object of two names is no copy.
+            other = live.get(record.alias) or seen.get(record.identity)
             if other is not None:
                 yield Violation(
                     name,
@@ -135,7 +136,7 @@ def own_storage(case: Case) -> Iterator[Finding]:
                     state.label,
                     ranks=(snapshot.rank,),
                 )
-            seen[record.alias] = name
+            seen[record.identity] = name
 
 
 @rule(

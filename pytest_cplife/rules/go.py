@@ -276,6 +276,9 @@ def evaluation_is_silent(case: Case) -> Iterator[Finding]:
 )
 def predictions_return(case: Case) -> Iterator[Finding]:
     a, b = case["evaluated"].fact("prediction"), case["still"].fact("prediction")
+    if any(at == "at save point" for at, _ in case.noise.by_subject):
+        # The two runs trained apart before they predicted, so their predictions may differ.
+        raise NotCovered("two trainings of this trainer are not equal bit for bit")
     for moment, values in (("at the save point", a), ("after the load", b)):
         odd = tuple(rank for rank, x in enumerate(values) if x.digest != values[0].digest)
         if odd:
@@ -289,5 +292,4 @@ def predictions_return(case: Case) -> Iterator[Finding]:
         {"prediction": a[:1]},
         {"prediction": b[:1]},
         moment="after the load",
-        noisy_at="at save point",
     )

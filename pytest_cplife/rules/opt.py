@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.evidence.records import TensorRecord
+from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.common import Table, compare, replicas_agree, same_keys, show
 from pytest_cplife.rules.model import Finding, Violation
@@ -218,9 +219,13 @@ def _type(record: object) -> str:
 )
 def state_agrees(case: Case) -> Iterator[Finding]:
     state = case["saving"].at("before save")
-    first: Table = {name: [] for name in state.ranks[0].optimizer_state}
+    first = _entries(state.ranks[0])
     for snapshot in state.ranks[1:]:
-        other: Table = {name: [] for name in snapshot.optimizer_state}
+        other = _entries(snapshot)
         moment = f"{state.label}, rank {snapshot.rank} against rank 0"
         yield from same_keys(first, other, moment=moment)
     yield from replicas_agree(state.optimizer_tensors, moment=state.label)
+
+
+def _entries(snapshot: Snapshot) -> Table:
+    return {f"{n}[{e}]": [] for n, entries in snapshot.optimizer_state.items() for e in entries}

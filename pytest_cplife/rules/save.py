@@ -124,6 +124,8 @@ def file_model(
         if name in persistent and name in file.model
     }
     observed = {name: [file.model[name]] for name in expected}
+    if not expected:
+        yield Violation("weights", "under the live model's names", "none", moment)
     yield from compare(
         case, run.assembler, "weights in the file", expected, observed, moment=moment
     )

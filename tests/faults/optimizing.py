@@ -260,7 +260,7 @@ class StepAsNumber(Trainer):
             entries["step"] = float(entries["step"])
 
 
-@plant(ddp.Adapter, rule="OPT-08", subject="gain", mesh="dp=2")
+@plant(ddp.Adapter, rule="OPT-08", subject="gain[exp_avg]", mesh="dp=2")
 class StateOnOneRank(ddp.DdpRun):
     """One rank's optimizer never keeps the state of a parameter."""
 

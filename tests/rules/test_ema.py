@@ -167,14 +167,16 @@ def at_save_point(lab: Lab, **seen: Any) -> Case:
 
 def test_storage_of_its_own(lab: Lab) -> None:
     weights = {"w": lab.sharded([1.0, 2.0], identity=1, alias=11)}
-    for aliases, broken in (
-        ((12, 13), set()),
-        ((11, 13), {"w"}),
-        ((12, 12), {"v"}),
+    for aliases, identities, broken in (
+        ((12, 13), (2, 3), set()),
+        ((11, 13), (2, 3), {"w"}),
+        # Views of one flat buffer are copies; one object of two names is none.
+        ((12, 12), (2, 3), set()),
+        ((12, 12), (2, 2), {"v"}),
     ):
         ema = {
-            name: lab.sharded([1.0, 2.0], alias=alias)
-            for name, alias in zip(("w", "v"), aliases, strict=True)
+            name: lab.sharded([1.0, 2.0], alias=alias, identity=identity)
+            for name, alias, identity in zip(("w", "v"), aliases, identities, strict=True)
         }
         case = at_save_point(lab, parameters=weights, ema=ema)
         assert set(subjects("EMA-05", case)) == broken
