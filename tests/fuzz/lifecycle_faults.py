@@ -35,3 +35,22 @@ class StaleSecondSave(Adapter):
     """What was gathered for the first save is used for the second."""
 
     run_class = StaleRun
+
+
+class OtherDataRun(Fsdp2Run):
+    moved = False
+
+    def export_extra(self) -> dict[str, Any]:
+        return {"saved on": str(self.ctx.spec)}
+
+    def restore_extra(self, payload: Mapping[str, Any]) -> None:
+        self.moved = payload["saved on"] != str(self.ctx.spec)
+
+    def data_step(self) -> int:
+        return self.global_step + self.moved
+
+
+class OtherDataElsewhere(Adapter):
+    """All that is loaded is right, and then one batch is left out where the mesh has changed."""
+
+    run_class = OtherDataRun

@@ -41,6 +41,19 @@ def test_fault_of_one_pair_of_meshes_is_found(stage: StageFactory) -> None:
     assert all("exp_avg" in violation.subject for violation in outcome.found.violations)
 
 
+def test_steps_after_a_change_of_mesh_are_held_against_the_uninterrupted_run(
+    stage: StageFactory,
+) -> None:
+    """What differs only in later steps is beyond the meshes' own differences."""
+    suite = MeshPairSuite(stage("tests.fuzz.lifecycle_faults:OtherDataElsewhere", MESHES))
+    one, two = (MeshSpec.parse(mesh) for mesh in MESHES)
+    violations = suite.check(mesh_pair(one, two, 1, 1))
+    assert violations and {violation.moment for violation in violations} == {"train"}
+    worst = max(violation.difference or 0.0 for violation in violations)
+    assert worst > 100 * max(violation.budget or 0.0 for violation in violations)
+    assert not suite.check(mesh_pair(two, two, 1, 1))
+
+
 def test_healthy_trainer_has_no_fault(stage: StageFactory) -> None:
     suite = LifecycleSuite(stage("tests.trainers.fsdp2:Adapter", MESHES))
     outcome = search(suite, QUICK)
