@@ -6,6 +6,7 @@ soon as the options are known: before configuration, and so before a header or a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -41,15 +42,19 @@ class First:
             return (yield)
         from pytest_cplife.launchers.torchrun.entry import lead
 
-        with lead(me, _patience(config)) as status:
+        with lead(me, _patience(config)) as role:
             # Whatever goes wrong from here on, the others are let go.
             try:
                 _refuse_workers(config)
                 result = yield
             except pytest.UsageError:
-                status.value = pytest.ExitCode.USAGE_ERROR
+                role.status = pytest.ExitCode.USAGE_ERROR
                 raise
-            status.value = int(result or 0)
+            loss = "" if result else role.loss()
+            if loss:
+                print(f"cplife: {loss}", file=sys.stderr, flush=True)
+                result = pytest.ExitCode.TESTS_FAILED
+            role.status = int(result or 0)
         return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,15 @@ def test_in_which_the_other_rank_is_killed(launcher: Launcher) -> None:
     launcher.world(2).run(bodies.total, 1.0)
     os.kill(agent, signal.SIGKILL)
     launcher.world(2).run(bodies.sleep, 50.0)
+
+
+def test_in_which_it_is_killed_while_rank_0_is_busy() -> None:
+    os.kill(open_hub().agent_of(1), signal.SIGKILL)
+    time.sleep(50.0)
+
+
+def test_in_which_it_is_killed_when_all_is_done() -> None:
+    os.kill(open_hub().agent_of(1), signal.SIGKILL)
 
 
 def test_in_which_rank_0_is_killed(launcher: Launcher) -> None:

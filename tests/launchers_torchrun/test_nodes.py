@@ -78,6 +78,12 @@ def test_a_rank_killed_on_the_other_node_ends_the_run_and_is_named() -> None:
     assert re.search(r"RunEnded: rank 1 on \S+ \(process \d+\) has died", first.text), first.text
 
 
+def test_a_rank_that_dies_after_its_last_call_fails_the_run_all_the_same() -> None:
+    first, second = two_tasks("killed_when_all_is_done")
+    assert first.status == 1 and second.status == -9
+    assert re.search(r"cplife: rank 1 on \S+ \(process \d+\) has died", first.text), first.text
+
+
 def test_the_other_node_ends_with_a_message_when_rank_0_is_killed() -> None:
     first, second = two_tasks("rank_0_is_killed")
     assert first.status == -9

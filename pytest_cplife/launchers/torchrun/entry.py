@@ -34,15 +34,20 @@ def open_hub() -> Hub:
     return _hub
 
 
-class Status:
+class Lead:
     """What the block of `lead` ends with, for the ranks that end with it."""
 
-    def __init__(self) -> None:
-        self.value = 1
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.status = 1
+
+    def loss(self) -> str:
+        """Which ranks have gone by now, in words; empty where all are there."""
+        return self._hub.loss()
 
 
 @contextlib.contextmanager
-def lead(given: Given, timeout: float) -> Iterator[Status]:
+def lead(given: Given, timeout: float) -> Iterator[Lead]:
     """Be rank 0 inside the block; at its end, let the others go.
 
     Args:
@@ -54,13 +59,13 @@ def lead(given: Given, timeout: float) -> Iterator[Status]:
     agent = fork_agent(given, address, listener)
     board = Switchboard(listener, address)
     _hub = Hub(given, board, agent, timeout)
-    status, orderly = Status(), False
+    me, orderly = Lead(_hub), False
     store = None
     try:
         store = _meet(given, timeout)
         store.set(_key(given), str(address))
-        yield status
-        orderly = status.value != 2  # after an interrupt nobody is waited for
+        yield me
+        orderly = me.status != 2  # after an interrupt nobody is waited for
     except RunEnded:
         raise
     except BaseException:
@@ -68,7 +73,7 @@ def lead(given: Given, timeout: float) -> Iterator[Status]:
         raise
     finally:
         hub, _hub = _hub, None
-        hub.close(status.value, wait=orderly)
+        hub.close(me.status, wait=orderly)
         del store
 
 

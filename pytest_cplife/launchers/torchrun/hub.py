@@ -193,10 +193,17 @@ class Hub:
         if not wait_until(self._board, settled, seconds):
             raise RunEnded(otherwise())
 
+    def loss(self) -> str:
+        """Which agents have gone, in words."""
+        self._board.look(0.0)
+        return self._lost()
+
+    def _lost(self) -> str:
+        return "; ".join(f"{link} {link.lost}" for link in self._board.lost)
+
     def _check(self) -> None:
         if self._board.lost:
-            lost = self._board.lost
-            raise RunEnded("; ".join(f"{link} {link.lost}" for link in lost))
+            raise RunEnded(self._lost())
 
     def _missing(self) -> list[int]:
         links = self._board.links
