@@ -8,10 +8,14 @@ from tests.faults.planting import PLANTED, Fault
 
 _MODULES = (
     "start",
+    "naming",
     "training",
     "saving",
+    "observing",
     "loading",
+    "counting",
     "optimizing",
+    "scheduling",
     "streaming",
     "going",
     "average",
