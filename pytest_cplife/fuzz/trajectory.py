@@ -25,6 +25,7 @@ Train = Callable[[MeshSpec, int], list[Moment]]
 
 _SAFETY = 4.0
 _ROUNDING = 1e-6
+"""What a float32 weight may be off by, relative to the tensor, where the meshes happen to agree."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Trajectories:
             if name not in seen.parameters:
                 continue
             wanted, found = self.full(model, name), self.full(seen, name)
-            budget = _SAFETY * noise[name] + _ROUNDING * _norm(wanted)
+            budget = _SAFETY * noise[name] + _rounding(model.parameters[name]) * _norm(wanted)
             distance = _norm(found - wanted)
             # Where the meshes themselves are as far apart as a step is long nothing can be told.
             blind = budget > 0.5 * _norm(wanted - self.full(before, name))
@@ -101,6 +102,12 @@ class Trajectories:
 
     def full(self, moment: Moment, name: str) -> torch.Tensor:
         return self.assembler.full(moment.parameters[name]).to(torch.float64)
+
+
+def _rounding(records: list[TensorRecord]) -> float:
+    """In few bits one rounding that falls the other way is more than the meshes' usual noise."""
+    dtype = getattr(torch, records[0].dtype.removeprefix("torch."))
+    return max(_ROUNDING, torch.finfo(dtype).eps / 2) if dtype.is_floating_point else _ROUNDING
 
 
 def _norm(tensor: torch.Tensor) -> float:
