@@ -92,6 +92,7 @@ class SuiteHooks:
         self._verdicts: list[Verdict] = []
         self._problems: list[str] = []
         self._written: list[str] = []
+        self._golden = ""
 
     def pytest_report_header(self) -> list[str]:
         if not self._requested:
@@ -160,6 +161,8 @@ class SuiteHooks:
         self._problems = results.problems(
             self._running.expectations, narrowed=bool(options.meshes), certify=options.certify
         )
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            self._record_golden(results)
         self._write_reports(results)
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -175,6 +178,8 @@ class SuiteHooks:
             terminalreporter.write_line(line)
         for problem in self._problems:
             terminalreporter.write_line(f"problem: {problem}", red=True)
+        if self._golden:
+            terminalreporter.write_line(f"golden archive: {self._golden}")
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
 
@@ -184,6 +189,18 @@ class SuiteHooks:
     def _results(self) -> Results | None:
         plan = self._running.plan
         return None if plan is None else Results(plan, self._verdicts)
+
+    def _record_golden(self, results: Results) -> None:
+        """After the last test, where only the process that reports does anything."""
+        folder = self._running.options.record_golden
+        if folder is None:
+            return
+        from pytest_cplife.scenarios.golden import CannotRecord
+
+        try:
+            self._golden = self._running.record_golden(folder, results)
+        except (CannotRecord, OSError) as why:
+            self._problems.append(f"no golden archive was recorded: {why}")
 
     def _write_reports(self, results: Results) -> None:
         if not self._running.options.reports:

@@ -115,6 +115,18 @@ OPTIONS = (
         "failures that are expected, by rule, with a reason; stale entries fail",
     ),
     Option(
+        "golden",
+        "value",
+        "DIR",
+        "a folder of golden archives: each is loaded on every mesh and compared bit for bit",
+    ),
+    Option(
+        "record-golden",
+        "value",
+        "DIR",
+        "add the trainer's checkpoint to that folder of golden archives, if it says anything new",
+    ),
+    Option(
         "report",
         "list",
         "PATH",
@@ -166,6 +178,7 @@ class Options:
         base: the folder that a relative module or path of the adapter is meant from.
         given_by_option: the adapter stands on the command line, not in the ini file.
         suite: the conformance suite is to be added to the user's tests.
+        golden: the archives to load; None also where the first is yet to be recorded there.
     """
 
     adapter: str
@@ -182,6 +195,8 @@ class Options:
     strict: bool
     require: tuple[str, ...]
     expected: Path | None
+    golden: Path | None
+    record_golden: Path | None
     reports: tuple[Path, ...]
     certify: bool
 
@@ -206,6 +221,7 @@ class Options:
             timeout=self.timeout,
             strict=self.strict,
             require=self.require,
+            golden=self.golden,
         )
 
     def command(self, rule: str, mesh: str) -> list[str]:
@@ -228,6 +244,8 @@ class Options:
             words.append("--cplife-strict")
         if self.require:
             words.append(f"--cplife-require={','.join(self.require)}")
+        if self.golden is not None:
+            words.append(f"--cplife-golden={self.golden}")
         # The brackets are part of the test's id: without them dp2 would also select dp2-cp2.
         return [*words, "-k", f"{rule} and [{mesh}]" if mesh else rule]
 
@@ -300,6 +318,8 @@ def resolve(config: pytest.Config) -> Options | None:
             )
         ),
         expected=read.path("expected"),
+        golden=read.golden(),
+        record_golden=read.record_golden(),
         reports=read.reports(),
         certify=read.flag("certify"),
     )
@@ -393,6 +413,37 @@ class _Reader:
             return parse_meshes(self.texts("mesh"))
         except ValueError as error:
             raise pytest.UsageError(f"--cplife-mesh: {error}") from None
+
+    def golden(self) -> Path | None:
+        folder = self.path("golden")
+        if folder is None:
+            return None
+        found = folder.is_dir() and self._check_archives("golden", folder)
+        if not found and folder != self.path("record-golden"):
+            raise _bad(
+                "golden",
+                str(self.text("golden")),
+                "a folder with golden archives; --cplife-record-golden=DIR makes one",
+            )
+        return folder if found else None
+
+    def record_golden(self) -> Path | None:
+        folder = self.path("record-golden")
+        if folder is not None and folder.is_dir():
+            self._check_archives("record-golden", folder)
+        elif folder is not None and folder.exists():
+            raise _bad("record-golden", str(self.text("record-golden")), "a folder; this is a file")
+        return folder
+
+    def _check_archives(self, name: str, folder: Path) -> bool:
+        """Whether there are any, all of which can be used."""
+        # Only here, because most runs of pytest have no use for it.
+        from pytest_cplife.evidence.golden import BadArchive, archives_in
+
+        try:
+            return bool(archives_in(folder))
+        except BadArchive as problem:
+            raise pytest.UsageError(f"--cplife-{name}={self.text(name)}: {problem}") from None
 
     def reports(self) -> tuple[Path, ...]:
         values, base = self._raw("report")

@@ -19,7 +19,7 @@ from pytest_cplife.launchers import most_ranks
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.options import Options
 from pytest_cplife.policy import settle
-from pytest_cplife.report.results import Key, Plan
+from pytest_cplife.report.results import Key, Plan, Results
 from pytest_cplife.rules.model import Outcome, Rule, Verdict
 from pytest_cplife.suite import MESHLESS_GROUPS
 
@@ -101,6 +101,24 @@ class Running:
         from pytest_cplife.report.message import failure_message
 
         return failure_message(rule, verdict, self.options.command(rule.id, verdict.mesh))
+
+    def record_golden(self, folder: Path, results: Results) -> str:
+        """Add to the archives of `folder`; one line about it.
+
+        Raises:
+            CannotRecord: there is no checkpoint that would be worth keeping.
+        """
+        from pytest_cplife.scenarios.golden import CannotRecord
+
+        wrong = [
+            verdict.rule
+            for verdict in results.verdicts()
+            if verdict.rule.startswith("SAVE-") and verdict.outcome is Outcome.FAILED
+        ]
+        if wrong:
+            raise CannotRecord(f"{wrong[0]} failed, and what is kept for years has to be right")
+        path, new = self._open().record_golden(folder)
+        return f"{path}, recorded" if new else f"{path} says the same; none was recorded"
 
     def close(self) -> None:
         if self._session is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
 from pytest_cplife.blame import blame, told_before
@@ -19,6 +20,7 @@ from pytest_cplife.rules.diagnosis import diagnose
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import measure_noise
+from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
 from pytest_cplife.settings import Settings
@@ -81,6 +83,26 @@ class Session:
             "launcher": self.settings.launcher,
             "device": self.settings.device,
         }
+
+    def record_golden(self, folder: Path) -> tuple[Path, bool]:
+        """Keep the trainer's file as a golden archive; say where, and whether it is a new one.
+
+        The smallest mesh saves it: plain checkpoints fit all meshes, and each loads every archive.
+
+        Raises:
+            CannotRecord: there is no sound file.
+        """
+        if self.declared.problems:
+            raise CannotRecord("the adapter cannot be used, as ADAPTER-01 says")
+        limit = self.settings.max_world_size
+        spec = min(self._meshes, key=lambda mesh: mesh.world_size)
+        if limit is not None and spec.world_size > limit:
+            raise CannotRecord(f"{spec} needs {spec.world_size} ranks, and there may be {limit}")
+        saving, files = self._run("saving", spec), self._run("files", spec)
+        assert self._runner is not None
+        adapter = load_adapter(self.settings.adapter)
+        source = self._runner.output("saving", spec)
+        return record(folder, source, adapter, self.settings.adapter, saving, files)
 
     def close(self) -> None:
         """End every process that the session started."""

@@ -23,6 +23,7 @@ class Settings:
         seed: the seed of every run.
         strict: "not covered" is a failure.
         require: capabilities whose absence is a failure.
+        golden: a folder of golden archives to load.
     """
 
     adapter: str
@@ -37,3 +38,4 @@ class Settings:
     seed: int = 20
     strict: bool = False
     require: tuple[str, ...] = ()
+    golden: Path | None = None

@@ -30,7 +30,7 @@ def test_every_rule_has_a_witness() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.rule}-{fault.name}")
 def test_fault_is_found(fault: Fault) -> None:
     """The rule that has to find it fails, and names what is wrong."""
-    with session(fault.adapter_ref) as judge:
+    with session(fault.adapter_ref, fault.earlier) as judge:
         verdict = judge.judge(get_rule(fault.rule), MeshSpec.parse(fault.mesh))
     assert verdict.outcome is Outcome.FAILED, f"{verdict.outcome.value} {verdict.reason}"
     assert fault.subject in [violation.subject for violation in verdict.violations]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_cplife.rules.archives import archives, format_changes, still_loads
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.common import compare, counters
 from pytest_cplife.rules.model import Finding, Measurement, Violation
@@ -151,3 +152,33 @@ def kept_files(case: Case) -> Iterator[Finding]:
                 yield Violation(f"{format}: {name}", digest, value, "after load")
     if not files:
         yield Violation("legacy_checkpoints()", "at least one file", "none", "kept")
+
+
+@rule(
+    "COMPAT-07",
+    "golden archives still load",
+    statement="Every archive of --cplife-golden loads on every mesh, and gives the weights,"
+    " buffers, optimizer state, averages and counters that were recorded, bit for bit.",
+    why="A checkpoint of months ago is worth what today's code makes of it.",
+    cause="A key that was renamed on both sides at once, a default for what is not found, or state"
+    " that another version of a library lays out in another way.",
+    runs=("golden",),
+)
+def golden_archives(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "COMPAT-07", "golden")
+    for archive in archives(case):
+        yield from still_loads(case, archive)
+
+
+@rule(
+    "COMPAT-08",
+    "a new format has its archive",
+    statement="Today's file is made as the newest golden archive of the same adapter is: entries,"
+    " keys, dtypes, and names or numbers for keys of the optimizer state.",
+    why="A format that no archive holds is one that nobody notices when it no longer loads.",
+    cause="A file that was changed without recording an archive of it, or changed by accident.",
+    level="should",
+    runs=("golden", "files"),
+)
+def new_format(case: Case) -> Iterator[Finding]:
+    yield from format_changes(case)

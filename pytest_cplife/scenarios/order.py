@@ -40,6 +40,7 @@ class Order:
         seed: the seed of the run.
         source: the checkpoint that the run reads, where it reads one.
         second_source: another one.
+        golden: a folder of archives, where one was given.
     """
 
     adapter: str
@@ -50,6 +51,7 @@ class Order:
     seed: int
     source: Path | None = None
     second_source: Path | None = None
+    golden: Path | None = None
 
     @property
     def output(self) -> Path:

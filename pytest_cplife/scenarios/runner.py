@@ -47,6 +47,10 @@ class Runner:
             self._made[key] = self._make(kind, spec, partner)
         return self._made[key]
 
+    def output(self, name: str, spec: MeshSpec | None) -> Path:
+        """Where the run `name` on `spec` saves to."""
+        return self._order(RUNS[name], spec).output
+
     def source_of(
         self, kind: RunKind, spec: MeshSpec | None, partner: MeshSpec | None
     ) -> MeshSpec | None:
@@ -88,6 +92,7 @@ class Runner:
             seed=self._settings.seed,
             source=source,
             second_source=second,
+            golden=self._settings.golden,
         )
 
     def _steps(self) -> tuple[int, int]:

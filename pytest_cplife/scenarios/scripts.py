@@ -6,8 +6,6 @@ trainer may fail in is a phase, so that the journal tells where it ended.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from pytest_cplife.adapter import TrainingRun

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_cplife.scenarios import evaluation, legacy, relays, scripts, sharded, tampering
+from pytest_cplife.scenarios import evaluation, golden, legacy, relays, scripts, sharded, tampering
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ RUNS = {
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
+        RunKind("golden", golden.golden, lane="resume"),
         RunKind("sharding", sharded.sharding),
         RunKind(
             "unsharding",

@@ -20,7 +20,7 @@ from tests.faults.planting import Fault
 def outcomes(fault: Fault) -> dict[str, list[str]]:
     """Ids of the rules that fail, are blocked and crash, in order."""
     found: dict[str, list[str]] = {"failed": [], "blocked": [], "crashed": []}
-    with session(fault.adapter_ref) as judge:
+    with session(fault.adapter_ref, fault.earlier) as judge:
         spec = MeshSpec.parse(fault.mesh)
         for rule in all_rules():
             try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest_cplife.session
+from pytest_cplife.evidence.golden import MANIFEST
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.session import Session
 from pytest_cplife.settings import Settings
@@ -46,9 +48,24 @@ def bench() -> Iterator[None]:
 
 
 @contextmanager
-def session(ref: str) -> Iterator[Session]:
-    """A session for one adapter in a folder of its own."""
+def session(ref: str, earlier: str = "") -> Iterator[Session]:
+    """A session for one adapter in a folder of its own.
+
+    Args:
+        earlier: the adapter whose file the session gets as a golden archive, as if it had been
+            recorded by an earlier version of `ref`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(adapter=ref, workdir=Path(folder), timeout=TIMEOUT)
+        if earlier:
+            golden = Path(folder) / "golden"
+            before = replace(settings, adapter=earlier, workdir=Path(folder) / "earlier")
+            with Session(before) as old:
+                path, _ = old.record_golden(golden)
+            manifest = path / MANIFEST
+            text = manifest.read_text()
+            assert earlier in text
+            manifest.write_text(text.replace(earlier, ref))
+            settings = replace(settings, golden=golden)
         with Session(settings) as made:
             yield made

@@ -22,6 +22,7 @@ _MODULES = (
     "refusing",
     "distributed",
     "formats",
+    "golden",
     "unseen",
 )
 

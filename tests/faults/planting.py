@@ -20,6 +20,8 @@ class Fault:
         mesh: the topology to look at.
         public: ids of the public reports that tell of it.
         why: the mechanism.
+        earlier: a healthy adapter that stands for an earlier version: a golden archive of its file
+            is given to the session; "" where there is none.
     """
 
     adapter_ref: str
@@ -28,6 +30,7 @@ class Fault:
     mesh: str
     public: tuple[str, ...]
     why: str
+    earlier: str = ""
 
     @property
     def name(self) -> str:
@@ -45,18 +48,21 @@ def plant(
     subject: str,
     mesh: str,
     public: tuple[str, ...] = (),
+    earlier: bool = False,
 ) -> Callable[[type], type[LifecycleAdapter]]:
     """Decorate a faulty subclass of something that `base` uses; the name becomes the adapter.
 
     The subclass may be one of the adapter itself, of its runs, or of the reference's trainer or
-    average. Only distributed runs are faulty: the serial one is what they are compared with.
+    average. Only distributed runs are faulty: the serial one is what they are compared with. With
+    `earlier` the session gets a golden archive of `base`.
     """
 
     def decorate(cls: type) -> type[LifecycleAdapter]:
         adapter = cls if issubclass(cls, LifecycleAdapter) else _faulty(base, cls)
         why = " ".join((cls.__doc__ or "").split())
         ref = f"{cls.__module__}:{cls.__name__}"
-        PLANTED.append(Fault(ref, rule, subject, mesh, public, why))
+        before = f"{base.__module__}:{base.__name__}" if earlier else ""
+        PLANTED.append(Fault(ref, rule, subject, mesh, public, why, before))
         return adapter
 
     return decorate

@@ -70,6 +70,8 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
         cplife_strict = true
         cplife_require = predict
         cplife_expected = known.toml
+        cplife_golden = archives
+        cplife_record_golden = archives
         cplife_report =
             a.json
             b.md
@@ -84,6 +86,7 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
     assert (options.max_world_size, options.steps, options.timeout) == (2, (1, 2), 3.0)
     assert options.strict and options.require == ("predict",) and options.backend == "gloo"
     assert options.expected == pytester.path / "known.toml"
+    assert (options.golden, options.record_golden) == (None, pytester.path / "archives")
     assert options.reports == (pytester.path / "a.json", pytester.path / "b.md")
     twins = {option.dest for option in OPTIONS if option.has_ini} - {"cplife_certify"}
     assert twins <= set((pytester.path / "tox.ini").read_text().split())
