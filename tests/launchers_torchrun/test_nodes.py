@@ -65,7 +65,7 @@ def test_a_world_over_both_nodes_and_one_report(start: type) -> None:
 
 
 def test_both_nodes_end_with_rank_0s_status() -> None:
-    """Otherwise the second torchrun would wait for the first one's, which does not."""
+    """Otherwise the second torchrun would report success."""
     first, second = two_torchruns("that_fails")
     assert first.status == second.status == 1, first.text + second.text
     assert "AssertionError: as planned" in first.text

@@ -104,8 +104,9 @@ class Agent:
     def _status(self, order: Release) -> int:
         """On rank 0's node rank 0 alone fails, so that torchrun names it and no other.
 
-        On another node somebody has to: a torchrun whose ranks all succeed waits up to five
-        minutes for the torchrun of rank 0, which does not wait when its own have failed.
+        On another node somebody has to. Where all of its ranks succeed, torchrun waits for the
+        torchrun of rank 0, which does not come when its own have failed; then it reports an error
+        of its own, and success.
         """
         return 0 if self._given.node == 0 else order.status
 
