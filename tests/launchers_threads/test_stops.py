@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -15,8 +16,8 @@ import torch.distributed as dist
 from pytest_cplife.launchers.base import Rank, World, WorldFailure
 
 Body = Callable[[Rank], object]
-# Against a deadline of 60 seconds. On a machine that does nothing else it is milliseconds.
-_AT_ONCE = 2.0
+# A quarter of the deadline. On a machine that does nothing else it is milliseconds.
+_AT_ONCE = 15.0
 
 
 def healthy(rank: Rank) -> float:
@@ -29,13 +30,17 @@ def healthy(rank: Rank) -> float:
 def failing(world: World, body: Body, timeout: float | None = None) -> Iterator[WorldFailure]:
     """Run a body that fails; afterwards no thread of it is left and the world works."""
     world.close()
+    world.run(lambda rank: None)
     before = time.monotonic()
     with pytest.raises(WorldFailure) as caught:
         world.run(body, timeout=timeout)
     assert time.monotonic() - before < (timeout or 0) + _AT_ONCE
     yield caught.value
     names = {f"rank {r} of {world.size}" for r in range(world.size)}
-    assert not names & {thread.name for thread in threading.enumerate()}
+    for thread in threading.enumerate():
+        if thread.name in names:
+            thread.join(_AT_ONCE)
+            assert not thread.is_alive()
     assert world.run(healthy) == [world.size] * world.size
 
 
@@ -274,10 +279,24 @@ def test_a_rank_that_sleeps_in_c_stays_behind_and_harms_nobody(two: World) -> No
                 ended.set()
         dist.barrier()
 
+    two.run(healthy)
     with pytest.raises(WorldFailure, match="cannot be ended and stays behind"):
         two.run(body, timeout=0.3)
     assert two.run(healthy) == [2, 2]
     assert ended.wait(10)
+    assert two.run(healthy) == [2, 2]
+
+
+def test_an_interrupt_ends_the_call_and_the_next_works(two: World) -> None:
+    def body(rank: Rank) -> None:
+        if rank.rank == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while True:
+                pass
+        dist.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        two.run(body)
     assert two.run(healthy) == [2, 2]
 
 

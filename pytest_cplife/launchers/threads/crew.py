@@ -103,9 +103,10 @@ class Crew:
         """End the threads and let go of the groups."""
         self.spent = True
         self._scene.turns.dismiss()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout=0 if not thread.is_alive() else _GRACE)
+        for rank, thread in enumerate(self._threads):
+            # One that lost its turn ends when its program lets it.
+            if rank not in self._scene.turns.lost:
+                thread.join(timeout=_GRACE)
         self._scene.circles.clear()
 
     # In the main thread.

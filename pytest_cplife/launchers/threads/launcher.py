@@ -39,7 +39,7 @@ class ThreadWorld(World):
                 crew = self._crew = Crew(
                     self.size, device=self._device, serial=self._serial, bare=self._bare
                 )
-                _check(crew.join(deadline), start)
+                _check(crew.join(self._timeout), start)
             outcomes, notes = crew.call(fn, args, deadline)
             self.notes = tuple(notes)
             _check(outcomes, start)

@@ -165,6 +165,7 @@ class Circle:
             blamed = _ranks([self.members[rank] for rank in failed])
             for part in call.parts.values():
                 part.error = part.error or Abandoned(f"{blamed} failed in {call.text()}")
+                part.work = None
             self.discard(self._backends, failed)
             self._backends = []
 

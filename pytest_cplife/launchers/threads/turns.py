@@ -59,7 +59,7 @@ class Turns:
         self._to_begin: set[int] = set()
         self._waits: dict[int, Wait] = {}
         self._verdicts: dict[int, RankStopped] = {}
-        self._lost: set[int] = set()
+        self.lost: set[int] = set()
         self._dismissed = False
 
     # The main thread's side.
@@ -84,7 +84,7 @@ class Turns:
             slow = self.current
             if slow is None:
                 return None
-            self._lost.add(slow)
+            self.lost.add(slow)
             for rank, wait in self._waits.items():
                 self._verdicts.setdefault(rank, Abandoned(f"{reason}; waits in {wait.text()}"))
             self._pass_on(slow)
@@ -124,7 +124,7 @@ class Turns:
     def finish(self, rank: int) -> None:
         """End the round for `rank`."""
         with self._handing_over:
-            if rank in self._lost:
+            if rank in self.lost:
                 return
             self._leave(rank)
             self._pass_on(rank)
@@ -136,7 +136,7 @@ class Turns:
             RankStopped: the call has ended.
             RuntimeError: a thread of another rank makes it.
         """
-        if rank in self._lost:
+        if rank in self.lost:
             raise Abandoned(f"the call has ended; not to wait in {text()}")
         if rank in self._verdicts:
             raise self._verdicts[rank]
@@ -150,7 +150,7 @@ class Turns:
 
     def _hand_over(self, rank: int, wait: Wait) -> None:
         with self._handing_over:
-            if rank in self._lost:
+            if rank in self.lost:
                 raise Abandoned(f"the call has ended; not to wait in {wait.text()}")
             self._leave(rank)
             self._waits[rank] = wait
