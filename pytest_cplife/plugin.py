@@ -9,13 +9,14 @@ registered only where a test with the marker ``cplife`` is collected.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_cplife import serving
-from pytest_cplife.options import add_options, resolve
+from pytest_cplife.options import add_options, resolve, resolve_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,11 +67,22 @@ def pytest_configure(config: pytest.Config) -> None:
         "cplife(mesh, timeout=None): run the test's body on every rank of a mesh, such as "
         "'dp=2,cp=2'.",
     )
+    _divide_gpus(config)
     options = resolve(config)
     if options is not None:
         from pytest_cplife.hooks import start_suite
 
         start_suite(config, options)
+
+
+def _divide_gpus(config: pytest.Config) -> None:
+    """A worker of xdist's gets its share, before anything can have looked at the GPUs."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and resolve_ranks(config).device == "cuda":
+        from pytest_cplife.launchers.gpus import take_share
+
+        number = int(worker["workerid"].removeprefix("gw"))
+        take_share(os.environ, number, worker["workercount"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,41 @@
+"""How GPUs are divided among workers; the numbers alone, no GPU is needed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pytest_cplife.launchers.gpus import share_of, take_share, visible_devices
+
+
+@pytest.mark.parametrize(("count", "workers"), list(itertools.product(range(9), range(1, 6))))
+def test_every_device_has_one_worker(count: int, workers: int) -> None:
+    devices = [f"GPU-{number}" for number in range(count)]
+    shares = [share_of(devices, worker, workers) for worker in range(workers)]
+    if count == 0 or count >= workers:
+        assert [device for share in shares for device in share] == devices
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    else:
+        assert all(len(share) == 1 for share in shares)
+        assert {device for share in shares for device in share} == set(devices)
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ("", ()),
+        ("3", ("3",)),
+        ("2, 0", ("2", "0")),
+        ("1,-1,0", ("1",)),
+        ("GPU-a,MIG-b", ("GPU-a", "MIG-b")),
+    ],
+)
+def test_the_users_choice_is_what_is_divided(given: str, devices: tuple[str, ...]) -> None:
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": given}) == devices
+
+
+def test_the_share_is_told_to_cuda() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6", "OTHER": "kept"}
+    take_share(environ, 1, 2)
+    assert environ == {"CUDA_VISIBLE_DEVICES": "5,6", "OTHER": "kept"}
