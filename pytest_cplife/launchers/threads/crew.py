@@ -29,6 +29,7 @@ from pytest_cplife.launchers.threads.turns import RANK_OF_THREAD, Wait
 _GROUP_TIMEOUT = timedelta(days=1)
 # How long ranks that are ended at a deadline may take to leave their `with` and `finally` blocks.
 _GRACE = 2.0
+_SLICE = 0.2
 _DEBUGGERS = frozenset({"pdb", "bdb", "cmd", "debugpy", "pydevd", "_pydevd_bundle"})
 _start = threading.Thread.start
 _marks = itertools.count(1)
@@ -87,8 +88,7 @@ class Crew:
                     RankGroup, self._current_store, self._current_mark, self._start_thread
                 ),
             ):
-                self._scene.turns.begin()
-                self._await(timeout)
+                self._play_round(timeout)
                 if all(isinstance(outcome, Returned) for outcome in self._outcomes.values()):
                     notes = self._tidy(fresh)
                 else:
@@ -111,11 +111,15 @@ class Crew:
 
     # In the main thread.
 
-    def _await(self, timeout: float) -> None:
+    def _play_round(self, timeout: float) -> None:
         turns = self._scene.turns
         end = time.monotonic() + timeout
         try:
-            while not turns.over(end - time.monotonic()):
+            turns.begin()
+            # In slices: an interrupt that comes just before a wait does not end it.
+            while not turns.over(min(end - time.monotonic(), _SLICE)):
+                if time.monotonic() < end:
+                    continue
                 if self._debugged():
                     # Whoever reads variables may take the time that it takes.
                     end = time.monotonic() + 1
