@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+README = Path(__file__).parents[2] / "README.md"
 SAMPLES = Path(__file__).parent / "marked_samples.py"
 
 
@@ -200,3 +201,12 @@ def test_other_tests_do_not_load_the_hooks(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--markers")
     result.stdout.fnmatch_lines(["@pytest.mark.cplife(mesh, timeout=None): *"])
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_the_example_of_the_readme_runs(pytester: pytest.Pytester) -> None:
+    section = README.read_text().partition("## Your own tests on ranks\n")[2].partition("\n## ")[0]
+    code = "\n".join(
+        line[4:] for line in section.splitlines() if not line.strip() or line[:4] == "    "
+    )
+    pytester.makepyfile(code)
+    pytester.runpytest_subprocess("-p", "no:hypothesispytest").assert_outcomes(passed=3)
