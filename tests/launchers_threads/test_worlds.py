@@ -208,8 +208,7 @@ def test_a_background_thread_with_collectives_is_refused(two: World) -> None:
 
     texts: list[str] = []
     go = threading.Event()
-    with pytest.raises(WorldFailure):
-        two.run(body)
+    two.run(body)
     assert (
         "a thread of rank 0 communicates while it is rank 1's turn" in texts[0]
         and "needs 'processes'" in texts[0]
