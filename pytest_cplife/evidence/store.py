@@ -70,5 +70,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     if plain.is_quantized or plain.layout is not torch.strided:
         raise TypeError(f"cannot read the bytes of a {plain.layout} tensor of {plain.dtype}")
     # Conjugate and negative views are lazy; their bytes are those of the value they stand for.
-    flat = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # One element counts as contiguous whatever its stride, and then cannot be viewed as bytes.
+    flat = plain.cpu().resolve_conj().resolve_neg()
+    flat = flat.clone(memory_format=torch.contiguous_format).reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.run import Unanswered
+from pytest_cplife.evidence.trace import StepRecord
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.common import replicas_agree
+from pytest_cplife.rules.gradients import gradients_equal
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
@@ -230,3 +233,31 @@ def weight_replicas(case: Case) -> Iterator[Finding]:
         state = run.at(moment)
         yield from replicas_agree(state.parameters, moment=state.label)
         yield from replicas_agree(state.optimizer_tensors, moment=state.label)
+
+
+@rule(
+    "GRAD-08",
+    "gradients equal the serial ones",
+    statement="Without dropout, the gradients that the first step is made with (reduced, clipped)"
+    " are the serial run's, within the rounding of sums in another order.",
+    why="A gradient that is off by a factor, a row or a rank's share trains another model, and Adam"
+    " hides the factor.",
+    cause="A missing or a doubled reduction, a mean over the wrong group, a norm of local parts, or"
+    " rows of a shard lost.",
+    runs=("serial", "parity"),
+)
+def gradient_parity(case: Case) -> Iterator[Finding]:
+    serial, run = case["serial"], case["parity"]
+    wanted = _merged(serial.steps("first")[0])
+    if not wanted:
+        yield Violation("gradients", "some in the serial run", "none", "serial: first step")
+    yield from completes(case, "GRAD-08", "parity")
+    tables = [_merged(steps) for steps in run.steps("first")]
+    shared = set.intersection(*map(set, tables))
+    observed = {name: [table[name] for table in tables] for name in shared}
+    yield from gradients_equal(run.assembler, wanted, observed)
+
+
+def _merged(steps: Sequence[StepRecord]) -> dict[str, TensorRecord]:
+    """The gradients of several optimizers' steps."""
+    return {name: record for step in steps for name, record in step.gradients.items()}

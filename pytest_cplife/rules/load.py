@@ -159,7 +159,7 @@ def file_unchanged(case: Case) -> Iterator[Finding]:
     "LOAD-09",
     "a file of another mesh loads",
     statement="What was saved on another declared mesh loads on this one: weights, buffers,"
-    " optimizer state and counters are those that were saved, bit for bit.",
+    " optimizer state, averages and counters are those that were saved, bit for bit.",
     why="A cluster changes its size; a checkpoint that does not is lost with the old size.",
     cause="A file of shards, state laid out for the saving mesh, or a loader that assumes its own"
     " world size.",
@@ -175,6 +175,7 @@ def crosses_meshes(case: Case) -> Iterator[Finding]:
         ("weights", saved.parameters, loaded.parameters),
         ("buffers", saved.buffers, loaded.buffers),
         ("optimizer state", saved.optimizer_state, loaded.optimizer_state),
+        ("averages", saved.ema, loaded.ema),
         ("counters", counters(saved), counters(loaded)),
     ):
         moment = f"crossed from {case.partner}: after load"

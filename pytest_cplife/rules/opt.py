@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import Snapshot
-from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import Table, compare, replicas_agree, same_keys, show
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.registry import rule
@@ -225,6 +225,31 @@ def state_agrees(case: Case) -> Iterator[Finding]:
         moment = f"{state.label}, rank {snapshot.rank} against rank 0"
         yield from same_keys(first, other, moment=moment)
     yield from replicas_agree(state.optimizer_tensors, moment=state.label)
+
+
+@rule(
+    "OPT-09",
+    "the first step is the first",
+    statement="After one step the step counts in the optimizer state are those of the serial run"
+    " after one step.",
+    why="A step that was made in secret, to create state, shifts every bias correction from then"
+    " on.",
+    cause="Asking torch.distributed.checkpoint for an optimizer's state before its first step.",
+    runs=("serial", "parity"),
+)
+def first_step_counts(case: Case) -> Iterator[Finding]:
+    wanted = case["serial"].at("after first step").optimizer_state
+    state = case["parity"].at("after first step")
+    counts = {name: r for name, r in wanted.items() if name.endswith("[step]")}
+    if not counts:
+        raise NotCovered("the optimizer keeps no step counts")
+    seen = {name: r[:1] for name, r in state.optimizer_state.items() if name in counts}
+    kept = {name: counts[name] for name in seen}
+    yield from compare(
+        case, case["parity"].assembler, "step counts", kept, seen, moment=state.label
+    )
+    if not seen:
+        yield Violation("step counts", "some", "none", state.label)
 
 
 def _entries(snapshot: Snapshot) -> Table:

@@ -18,6 +18,9 @@ OWNERS: dict[tuple[str, str], str] = {
     ("uninterrupted", "close"): "GRAD-01",
     ("refusal", "start"): "PLACE-05",
     ("refusal", "close"): "PLACE-05",
+    ("parity", "start"): "GRAD-08",
+    ("parity", "train"): "GRAD-08",
+    ("parity", "close"): "GRAD-08",
     ("saving", "start"): "SAVE-01",
     ("saving", "train"): "SAVE-01",
     ("saving", "save"): "SAVE-01",
@@ -132,9 +135,12 @@ def completes(case: Case, rule: str, *runs: str) -> Iterator[Finding]:
         evidence = case[run]
         failure = evidence.failure
         mine = [phase for (name, phase), id in OWNERS.items() if name == run and id == rule]
-        if failure is not None:
-            if owner(run, failure.phase) != rule:
+        done = [phase for phase in mine if evidence.completed(phase)]
+        if failure is not None and owner(run, failure.phase) != rule:
+            # What failed later is for another rule to say, as long as all of this one's is there.
+            if len(done) < len([phase for phase in mine if phase != "close"]):
                 raise Unanswered(run, mine[0])
+        elif failure is not None:
             yield Violation(
                 f"{failure.phase or 'before the first phase'} ({run})",
                 "completes on every rank",
@@ -146,5 +152,4 @@ def completes(case: Case, rule: str, *runs: str) -> Iterator[Finding]:
         elif evidence.held_back:
             raise Unanswered(run, mine[0])
         else:
-            done = sum(evidence.completed(phase) for phase in mine)
-            yield Measurement(f"phases of {run} that completed", float(len(mine) - done), 0.0)
+            yield Measurement(f"phases of {run} left open", float(len(mine) - len(done)), 0.0)

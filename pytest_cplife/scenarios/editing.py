@@ -54,7 +54,10 @@ def offer(load: Callable[[], None], run: TrainingRun) -> str:
     try:
         load()
         run.ready()
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        # torch's CheckpointException, which a failed sharded load raises, is no Exception.
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -95,10 +95,26 @@ def serial(rank: Rank, order: Order) -> None:
         stage.recorder.absent(f"no serial run is offered ({reason or 'start() refuses'})", "start")
         return
     stage.recorder.moment("start", run)
+    _without_dropout(stage, run)
+    stage.close(run)
+
+
+def parity(rank: Rank, order: Order) -> None:
+    """One step without dropout, to be compared with the serial run's."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    _without_dropout(stage, run)
+    stage.close(run)
+
+
+def _without_dropout(stage: Stage, run: TrainingRun) -> None:
+    for module in run.model.modules():
+        # A probability named `p`, as torch's dropout modules and those made after them have it.
+        if "dropout" in type(module).__name__.lower() and hasattr(module, "p"):
+            setattr(module, "p", 0.0)  # noqa: B010  (a Module's attributes are typed as tensors)
     with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
     stage.recorder.moment("after first step", run)
-    stage.close(run)
 
 
 def files(rank: Rank, order: Order) -> None:

@@ -40,6 +40,7 @@ RUNS = {
         RunKind("refusal", scripts.refusal, world="serial", lane="refusal"),
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
+        RunKind("parity", scripts.parity),
         RunKind("saving", scripts.saving),
         RunKind("early", scripts.early),
         RunKind("resumed", scripts.resumed, lane="resume", after="saving"),

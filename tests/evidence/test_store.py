@@ -182,3 +182,10 @@ def test_threads_of_one_process_write_at_once(store: TensorStore) -> None:
             (file,) = (path for path in store.root.rglob("*") if path.is_file())
             assert file.stat().st_size == tensor.numel() * 4
             file.unlink()
+
+
+@pytest.mark.parametrize("tensor", [torch.arange(2.0)[::2], torch.zeros(0, 4)[:, ::2]])
+def test_a_stride_that_no_element_needs(store: TensorStore, tensor: torch.Tensor) -> None:
+    """torch calls these contiguous, and refuses all the same to view them as bytes."""
+    digest = store.put(tensor)
+    assert torch.equal(store.get(digest, "torch.float32", tuple(tensor.shape)), tensor)

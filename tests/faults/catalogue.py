@@ -23,6 +23,7 @@ _MODULES = (
     "distributed",
     "formats",
     "golden",
+    "parity",
     "unseen",
 )
 

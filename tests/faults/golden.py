@@ -39,22 +39,15 @@ class NewEntryRequired(fsdp2.Fsdp2Run):
 
 
 @plant(fsdp2.Adapter, rule="COMPAT-07", subject="frequency", mesh="fsdp=2", earlier=True)
-class BufferByAnotherName(fsdp2.Fsdp2Run):
-    """A buffer has a new name in the file; under its old one it is not looked for."""
+class TableOfItsOwn(fsdp2.Fsdp2Run):
+    """A table is read from an entry that files have since today; without it, it stays empty."""
 
-    def export_model(self) -> dict[str, Any]:
-        model = super().export_model()
-        # torch gathers on rank 0 and leaves nothing to the others.
-        return model | {"frequencies": model["frequency"]} if model else model
+    def export_extra(self) -> dict[str, Any]:
+        return {"tables": {"frequency": self.model.frequency.clone()}}
 
-    def check_file(self, payload: Mapping[str, Any]) -> None:
-        model = {name: v for name, v in payload["model"].items() if name != "frequencies"}
-        super().check_file({**payload, "model": model})
-
-    def restore_model(self, saved: dict[str, Any]) -> None:
-        live = torch.zeros_like(saved["frequency"])
-        kept = {name: value for name, value in saved.items() if name != "frequencies"}
-        super().restore_model(kept | {"frequency": saved.get("frequencies", live)})
+    def restore_extra(self, payload: Mapping[str, Any]) -> None:
+        empty = torch.zeros_like(self.model.frequency)
+        self.model.frequency.copy_(payload.get("tables", {}).get("frequency", empty))
 
 
 @plant(fsdp2.Adapter, rule="COMPAT-08", subject="entry saved_by", mesh="fsdp=2", earlier=True)
