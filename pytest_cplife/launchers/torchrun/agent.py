@@ -95,6 +95,9 @@ class Agent:
             if poll.poll(_TICK * 1000):
                 order = self._link.receive_object(_SEND_SECONDS)
                 if isinstance(order, Release):
+                    # torchrun ends everybody when rank 0 has failed, and would blame those that
+                    # it finds on their way out.
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
                     return self._status(order)
                 self._obey(order)
             self._tell_of_the_dead()
