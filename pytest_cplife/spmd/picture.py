@@ -6,6 +6,7 @@ which survive pickling and xdist.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -79,10 +80,22 @@ def _frames(info: pytest.ExceptionInfo[BaseException], style: Style) -> Tracebac
         cut = frames.cut(path=style.path, firstlineno=style.line)
         frames = frames.cut(path=style.path) if cut == frames else cut
     frames = frames.filter(info)
+    if len(frames) and _is_of(frames[-1].path, "pytest_cplife.launchers"):
+        # A thread that waits in a collective is stopped in there; what matters is who called it.
+        own = list(frames)
+        while len(own) > 1 and _is_of(own[-1].path, "pytest_cplife.launchers", "torch"):
+            own.pop()
+        frames = Traceback(own)
     if style.traceback == "auto" and len(frames) > 2:
         middle = (frame.with_repr_style("short") for frame in frames[1:-1])
         return Traceback((frames[0], *middle, frames[-1]))
     return frames
+
+
+def _is_of(path: Path | str, *packages: str) -> bool:
+    """Whether a file is part of one of the packages, which have been imported."""
+    places = (sys.modules[name].__file__ for name in packages if name in sys.modules)
+    return any(Path(place).parent in Path(path).parents for place in places if place)
 
 
 def framed(shown: Any, head: str, sections: list[tuple[str, str]], summary: str) -> Any:

@@ -127,6 +127,8 @@ class UserWorld(World):
                 done.ends = read_notes(folder, self.size)
             self.notes = self._world.notes
             done.output = _output(folder, self.size)
+            if self.notes:
+                done.output.append(("Left behind by ranks, and put right", "\n".join(self.notes)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return done

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,12 @@ class TestMethods:
     pytestmark = on_two
 
     def setup_method(self) -> None:
-        self.prepared = os.getpid()
+        self.prepared = ["set up"]
 
-    def test_instance_travels(self) -> None:
-        assert self.prepared != os.getpid() or "thread" not in threading.current_thread().name
+    def test_each_rank_has_its_instance(self) -> None:
+        self.prepared.append(f"rank {dist.get_rank()}")
+        dist.barrier()
+        assert self.prepared == ["set up", f"rank {dist.get_rank()}"]
 
 
 @on_two
@@ -90,6 +92,19 @@ def test_some_skip_and_others_wait() -> None:
     if dist.get_rank() == 1:
         pytest.skip("odd")
     dist.barrier()
+
+
+@on_two
+def test_one_returns_early() -> None:
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+@pytest.mark.cplife(mesh="cp=2", timeout=1)
+def test_times_out() -> None:
+    if dist.get_rank() == 1:
+        for _ in range(6000):
+            time.sleep(0.01)
 
 
 @on_two

@@ -28,7 +28,9 @@ class Ran:
 
     def section(self, test: str) -> str:
         """What is told of one failed test."""
-        match = re.search(rf"^_+ {re.escape(test)} _+\n(.*?)(?=^_+ |^=+ )", self.text, re.M | re.S)
+        match = re.search(
+            rf"^_+ {re.escape(test)} _+\n(.*?)(?=^_{{3,}} |^=+ )", self.text, re.M | re.S
+        )
         assert match, f"no report on {test} in\n{self.text}"
         return match[1]
 
@@ -67,12 +69,14 @@ def test_every_outcome_is_right(processes: Ran) -> None:
     assert processes.outcomes == {
         "test_body[8]": "PASSED",
         "test_body[16]": "PASSED",
-        "TestMethods::test_instance_travels": "PASSED",
+        "TestMethods::test_each_rank_has_its_instance": "PASSED",
         "test_fails": "FAILED",
         "test_after_a_failure": "PASSED",
         "test_fails_everywhere": "FAILED",
         "test_some_skip": "FAILED",
         "test_some_skip_and_others_wait": "FAILED",
+        "test_one_returns_early": "FAILED",
+        "test_times_out": "FAILED",
         "test_all_xfail": "XFAIL",
         "test_some_xfail": "FAILED",
         "test_expected_error": "XFAIL",
@@ -127,6 +131,18 @@ def test_ranks_have_to_skip_together(processes: Ran) -> None:
     assert "rank 0 xfailed: some day; rank 1 passed" in processes.section("test_some_xfail")
 
 
+def test_a_rank_without_an_exception_is_told_of_in_words(processes: Ran) -> None:
+    told = processes.section("test_one_returns_early")
+    assert told.startswith(
+        "rank 1 of 2 on mesh cp=2\nE   rank 1 hung: Deadlock: rank 1 has returned"
+    )
+    told = processes.section("test_times_out")
+    assert "rank 1 hung: Timeout: " in told and "deadline of 1 s" in told
+    assert "in test_times_out" in told and "rank 0 did not fail" in told
+    summary = r"^FAILED test_marked.py::test_times_out - rank 1 hung: Timeout: "
+    assert re.search(summary, processes.text, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("test", "message"),
     [
@@ -157,6 +173,8 @@ def test_threads_have_the_same_outcomes(processes: Ran, threads: Ran) -> None:
     assert threads.outcomes == expected | differing
     assert "needs 4 ranks, --cplife-max-world-size is 2" in threads.text
     assert "At index 2 diff: 1 != 4" in threads.section("test_fails")
+    told = threads.section("test_one_returns_early")
+    assert "rank 0 waits in barrier" in told and "_hand_over" not in told
 
 
 def test_workers_of_xdist_report_the_same(folder: Path, processes: Ran) -> None:
