@@ -31,6 +31,7 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
         "pytest_cplife.mesh",
         "pytest_cplife.options",
         "pytest_cplife.plugin",
+        "pytest_cplife.serving",
         "pytest_cplife.settings",
     }
 
