@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cplife.launchers.torchrun.given import Given, given
 from pytest_cplife.options import resolve_ranks
+
+if TYPE_CHECKING:
+    from pytest_cplife.launchers.torchrun.given import Given
 
 _NAME = "torchrun"
 
@@ -63,6 +66,8 @@ def _place(config: pytest.Config) -> Given | None:
     chosen = config.getoption("cplife_launcher")
     if (config.getini("cplife_launcher") if chosen is None else chosen) != _NAME:
         return None
+    from pytest_cplife.launchers.torchrun.given import given
+
     try:
         me = given()
     except ValueError as error:
