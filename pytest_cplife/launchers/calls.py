@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import select
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_cplife.launchers.base import WorldFailure
 from pytest_cplife.launchers.deadlock import find_mismatches, proved
 from pytest_cplife.launchers.looks import abort_for_stacks, look
 from pytest_cplife.launchers.messages import Call, Failed, Ready, Returned
-from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.samples import Op, Sample
 from pytest_cplife.launchers.served import ServedPool, ServedRank
 from pytest_cplife.launchers.verdict import is_consequence, judge
 
@@ -28,6 +29,7 @@ _SEND_SECONDS = 10.0
 _QUIET_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
+_LATE_SECONDS = 30.0
 Answer = Ready | Returned | Failed
 
 
@@ -171,11 +173,13 @@ def call(pool: ServedPool, message: Call, deadline: float) -> tuple[list[Any], l
 
 def _settle(gathering: Gathering) -> None:
     """Fail a call that left a collective behind which cannot complete now that all are back."""
-    end = time.monotonic() + _SETTLE_SECONDS
+    start = time.monotonic()
     left = {n: a.ops for n, a in gathering.answers.items() if isinstance(a, Returned)}
     while True:
         outstanding = {n: op for n, ops in left.items() for op in ops if op.pending}
-        if not outstanding or time.monotonic() > end:
+        # What all have entered completes, however late a busy machine lets the recorder say so.
+        patience = _LATE_SECONDS if _all_entered(left) else _SETTLE_SECONDS
+        if not outstanding or time.monotonic() > start + patience:
             break
         left.update({n: s.ops for n, s in look(gathering.pool, _LOOK_SECONDS).items()})
         time.sleep(_TICK)
@@ -190,6 +194,18 @@ def _settle(gathering: Gathering) -> None:
         )
     if outstanding:
         raise failure_of(gathering)
+
+
+def _all_entered(left: Mapping[int, Sequence[Op]]) -> bool:
+    """True where each collective under way was entered by every rank that uses its group."""
+    entered = {n: {(op.group, op.number, op.name) for op in ops} for n, ops in left.items()}
+    for ops in left.values():
+        for op in ops:
+            users = [n for n, other in left.items() if any(o.group == op.group for o in other)]
+            key = (op.group, op.number, op.name)
+            if op.pending and (len(users) < 2 or any(key not in entered[n] for n in users)):
+                return False
+    return True
 
 
 def _compare_collectives(gathering: Gathering) -> None:
