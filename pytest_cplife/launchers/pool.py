@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -169,10 +170,23 @@ def reserve_port(host: str = "127.0.0.1") -> tuple[socket.socket, int]:
 
 @contextlib.contextmanager
 def quiet_fork() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Python 3.12 warns about threads at a fork; see the launcher's documentation.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+    """Fork inside: without a warning, and without collecting in the child what the parent left.
+
+    The parent may hold process groups in cycles (a world of the `threads` launcher that failed):
+    their end joins threads, which a fork does not copy, and so would never come in a child.
+    """
+    enabled, parent = gc.isenabled(), os.getpid()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns about threads at a fork; see the launcher's documentation.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if os.getpid() != parent:
+            gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def _fork(rank: int, spec: PoolSpec) -> RankProcess:
