@@ -14,7 +14,8 @@ from pytest_cplife.launchers.base import WorldFailure
 from pytest_cplife.launchers.deadlock import find_mismatches, proved
 from pytest_cplife.launchers.looks import abort_for_stacks, look
 from pytest_cplife.launchers.messages import Call, Failed, Ready, Returned
-from pytest_cplife.launchers.samples import Op, Sample
+from pytest_cplife.launchers.recorder import Op
+from pytest_cplife.launchers.samples import Sample
 from pytest_cplife.launchers.served import ServedPool, ServedRank
 from pytest_cplife.launchers.verdict import is_consequence, judge
 

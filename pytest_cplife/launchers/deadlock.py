@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cplife.launchers.samples import Op, Sample
+from pytest_cplife.launchers.recorder import Op
+from pytest_cplife.launchers.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_cplife.launchers.base import FailureKind
-from pytest_cplife.launchers.samples import Op
+from pytest_cplife.launchers.recorder import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import math
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from pytest_cplife.launchers import torch_private
+from pytest_cplife.launchers.recorder import Op, Recorder
 
 Standing = Literal["running", "parked", "collective", "rendezvous"]
 
@@ -36,30 +36,6 @@ _PARKS = ("threading.py", "queue.py", "concurrent/futures/thread.py", "concurren
 _WAIT = re.compile(r"\.wait\(|wait_tensor\(|\.synchronize\(")
 # gloo's own loop wakes every few milliseconds whether there is work or not.
 _RESTLESS = frozenset({"gloo_tcp_loop"})
-# Where ranks pass tensors of different sizes by design, sizes say nothing.
-_UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|sparse")
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One collective that a rank has entered."""
-
-    group: str
-    number: int
-    name: str
-    tensors: str
-    content: tuple[tuple[str, int], ...]
-    """Type and number of elements of every tensor; views of another shape are the same to gloo."""
-    pending: bool
-
-    @property
-    def likeness(self) -> tuple[Any, ...]:
-        """What must agree over the ranks of the group."""
-        comparable = self.name.startswith("gloo:") and not _UNEVEN.search(self.name)
-        return self.name, self.content if comparable else ()
-
-    def __str__(self) -> str:
-        return f"{self.name} #{self.number} {self.tensors}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +65,12 @@ class Sample:
         return tuple(op for op in self.ops if op.pending)
 
 
-def recorded_ops(*, after: Mapping[str, int] | None = None) -> tuple[Op, ...]:
-    """The flight recorder's entries, without those up to `after`, numbers by group."""
-    after = after or {}
-    return tuple(
-        op
-        for op in map(_op, torch_private.flight_record().get("entries", ()))
-        if op is not None and op.number > after.get(op.group, 0)
-    )
-
-
-def take_sample() -> Sample:
-    """Look at this process; called in the watcher's thread."""
+def take_sample(recorder: Recorder) -> Sample:
+    """Look at this process, a rank; called in the watcher's thread."""
     me = threading.get_ident()
     frames = {t: f for t, f in sys._current_frames().items() if t != me}
     main = threading.main_thread()
-    ops = recorded_ops()
+    ops = recorder.ops()
     pending = any(op.pending for op in ops)
     names = {t.ident: t for t in threading.enumerate()}
     standings = {t: _standing(f, pending) for t, f in frames.items()}
@@ -164,21 +130,6 @@ def _place(frame: FrameType) -> str:
     line = linecache.getline(outer.f_code.co_filename, outer.f_lineno).strip()
     called = "" if inner is outer else f", inside {inner.f_code.co_name}"
     return f"{where}: {line}{called}"
-
-
-def _op(entry: Mapping[str, Any]) -> Op | None:
-    if entry["is_p2p"]:  # not the same on both sides, by design
-        return None
-    kinds, sizes = entry["input_dtypes"], entry["input_sizes"]
-    shown = [f"{k.lower()}{list(s)}" for k, s in zip(kinds, sizes, strict=False)]
-    return Op(
-        group=str(entry["process_group"][0]),
-        number=int(entry["collective_seq_id"]),
-        name=str(entry["profiling_name"]),
-        tensors=", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else ""),
-        content=tuple((k, math.prod(map(int, s))) for k, s in zip(kinds, sizes, strict=False)),
-        pending=not entry["retired"],
-    )
 
 
 def _counters(skip: int) -> dict[str, tuple[str, ...]]:

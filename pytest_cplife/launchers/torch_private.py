@@ -6,6 +6,7 @@ What public API offers is used elsewhere; a new torch version is checked against
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as dtensor_random
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+_RECORDED = 512
 
 
 @contextmanager
@@ -77,22 +81,42 @@ def mesh_group_names(meshes: Iterable[DeviceMesh]) -> set[str]:
     return names
 
 
-def flight_record() -> dict[str, Any]:
-    """The collectives that this process has entered, by torch's flight recorder.
+def open_recorder() -> None:
+    """Have torch's flight recorder made now, with room for `_RECORDED` entries.
 
-    Reason: only the recorder sees them on a bare backend, and its dump has no public name. It may
-    be called from any thread while another is blocked inside a collective.
+    Reason: it reads its size from the environment when it is made, which is at the first group of
+    the process otherwise. A larger one costs every call that has to read it.
+    """
+    given = os.environ.get(_SIZE_VARIABLE)
+    os.environ.setdefault(_SIZE_VARIABLE, str(_RECORDED))
+    try:
+        recorder_status()
+    finally:
+        if given is None:
+            del os.environ[_SIZE_VARIABLE]
+
+
+def flight_record() -> list[dict[str, Any]]:
+    """The collectives that this process has entered, by torch's flight recorder, oldest first.
+
+    Those that a parent had entered before it forked this process are among them; ``record_id``
+    counts them all. Reason: only the recorder sees collectives on a bare backend, and its dump has
+    no public name. It may be called from any thread while another is blocked inside a collective.
     """
     dump = _distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
-    record: dict[str, Any] = json.loads(dump())
-    return record
+    entries: list[dict[str, Any]] = json.loads(dump()).get("entries", [])
+    return entries
 
 
-def entered_so_far() -> dict[str, int]:
-    """The number of the last collective that each group has entered; cheap, unlike the record."""
+def recorder_status() -> dict[str, Any]:
+    """What changes whenever a collective is entered; cheap, unlike the record.
+
+    Its groups are numbered in the order in which the process made them, which says nothing about
+    their names.
+    """
     dump = _distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
     status = json.loads(dump(includeCollectives=False)).get("pg_status", {})
-    return {name: int(group["last_enqueued_collective"]) for name, group in status.items()}
+    return {number: group["last_enqueued_collective"] for number, group in status.items()}
 
 
 def cuda_is_initialised() -> bool:

@@ -43,6 +43,7 @@ def warm_parent() -> None:
     check_parent()
     if _warm:
         return
+    torch_private.open_recorder()
     # Whatever the user's tests have set must not fail the warm-up, nor may it be changed by it.
     with (
         warnings.catch_warnings(),

@@ -9,6 +9,7 @@ import signal
 import threading
 
 from pytest_cplife.launchers.channel import Channel
+from pytest_cplife.launchers.recorder import Recorder
 from pytest_cplife.launchers.samples import take_sample
 
 
@@ -21,11 +22,12 @@ class Watcher(threading.Thread):
     """Answers the parent's questions, and ends the rank with all that it has started when the
     parent is gone, the pool's folder included."""
 
-    def __init__(self, channel: Channel, parent: int, folder: str) -> None:
+    def __init__(self, channel: Channel, parent: int, folder: str, recorder: Recorder) -> None:
         super().__init__(name="cplife-watcher", daemon=True)
         self._channel = channel
         self._parent = parent
         self._folder = folder
+        self._recorder = recorder
 
     def run(self) -> None:
         while os.getppid() == self._parent:
@@ -43,7 +45,7 @@ class Watcher(threading.Thread):
         """The question is a number that comes back with the sample, so that a late answer is not
         taken for that of the next question."""
         try:
-            answer = pickle.dumps((question, take_sample()))
+            answer = pickle.dumps((question, take_sample(self._recorder)))
         except Exception as error:  # stacks change while they are read
             answer = pickle.dumps((question, f"{type(error).__name__}: {error}"))
         try:

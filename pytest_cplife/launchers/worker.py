@@ -24,7 +24,7 @@ from pytest_cplife.launchers import torch_private
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.hygiene import Hygiene
 from pytest_cplife.launchers.messages import Call, Failed, PoolSpec, Ready, Returned
-from pytest_cplife.launchers.samples import Op, recorded_ops
+from pytest_cplife.launchers.recorder import Op, Recorder
 from pytest_cplife.launchers.watcher import Watcher, remove_folder
 from pytest_cplife.mesh import MeshSpec
 
@@ -91,12 +91,13 @@ def serve(rank: int, spec: PoolSpec, control: Channel, watch: Channel, parent: i
     status = 1
     try:
         _become_a_rank(rank, spec)
-        Watcher(watch, parent, spec.folder).start()
+        recorder = Recorder()
+        Watcher(watch, parent, spec.folder, recorder).start()
         base = dict(os.environ)
         _set_environment(base, rank, spec)
         me = _join(rank, spec, control)
         if me is not None:
-            _serve_calls(me, spec, control, base)
+            _serve_calls(me, spec, control, base, recorder)
         status = 0
     except EOFError:
         # The parent is gone. This thread may end the process before the watcher has noticed.
@@ -145,8 +146,6 @@ def _set_environment(base: dict[str, str], rank: int, spec: PoolSpec) -> None:
         values.update(zip(RANK_VARIABLES[:5], map(str, numbers), strict=True))
         values["MASTER_ADDR"] = spec.master_addr
         values["MASTER_PORT"] = str(spec.master_port)
-    # The recorder reads its size when the first group is made.
-    values.setdefault("TORCH_FR_BUFFER_SIZE", "512")
     if spec.detail:
         values["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     if values != dict(os.environ):
@@ -193,7 +192,11 @@ def _device(local_rank: int, kind: str) -> torch.device:
 
 
 def _serve_calls(
-    me: ForkedRank, spec: PoolSpec, control: Channel, inherited: dict[str, str]
+    me: ForkedRank,
+    spec: PoolSpec,
+    control: Channel,
+    inherited: dict[str, str],
+    recorder: Recorder,
 ) -> None:
     while True:
         call: Call = control.receive_object(None)
@@ -203,13 +206,13 @@ def _serve_calls(
         wanted = {**(inherited if call.changes_only else {}), **call.environment}
         present = {name: value for name, value in wanted.items() if value is not None}
         _set_environment(present, me.rank, spec)
-        control.send_object(_answer(me, spec, call), None)
+        control.send_object(_answer(me, spec, call, recorder), None)
 
 
-def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
+def _answer(me: ForkedRank, spec: PoolSpec, call: Call, recorder: Recorder) -> Returned | Failed:
     hygiene = Hygiene()
     hygiene.seed()
-    before = torch_private.entered_so_far()
+    recorder.mark()
     try:
         fn: Callable[..., Any]
         fn, args = pickle.loads(call.payload)
@@ -228,7 +231,7 @@ def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
         return _failed(
             "unserialisable", error, message=f"the result, a {kind}, cannot be sent: {error}"
         )
-    ops = _entered(before)
+    ops = _entered(recorder)
     if any(op.pending for op in ops):
         # Whether it can complete is seen when every rank is back. No group may be destroyed now.
         return Returned(payload, ("a collective was not waited for",), ops, spent=True)
@@ -238,13 +241,11 @@ def _answer(me: ForkedRank, spec: PoolSpec, call: Call) -> Returned | Failed:
     return Returned(payload, tuple(notes), ops, spent=False)
 
 
-def _entered(before: dict[str, int]) -> tuple[Op, ...]:
+def _entered(recorder: Recorder) -> tuple[Op, ...]:
     """The collectives of the call, after those that nobody waited for had time to complete."""
-    if torch_private.entered_so_far() == before:
-        return ()
     end = time.monotonic() + _SETTLE_SECONDS
     while True:
-        ops = recorded_ops(after=before)
+        ops = recorder.since_mark()
         if time.monotonic() > end or not any(op.pending for op in ops):
             return ops
         time.sleep(0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_cplife.launchers.calls import _all_entered
-from pytest_cplife.launchers.samples import Op
+from pytest_cplife.launchers.recorder import Op
 
 
 def op(number: int, *, group: str = "0", name: str = "all_reduce", pending: bool = False) -> Op:

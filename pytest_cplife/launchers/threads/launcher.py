@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pytest_cplife.launchers import torch_private
 from pytest_cplife.launchers.base import Launcher, World
 from pytest_cplife.launchers.threads import private, scene
 from pytest_cplife.launchers.threads.crew import Crew
@@ -89,6 +90,8 @@ class ThreadsLauncher(Launcher):
                 "'gloo'; for others there is the launcher 'processes'"
             )
         private.check_torch()
+        # Its groups would make one of torch's size, which processes forked later had to read.
+        torch_private.open_recorder()
         self._device = device
         self._timeout = timeout
         self._worlds: dict[tuple[int, str, bool], ThreadWorld] = {}

@@ -1,0 +1,92 @@
+"""The collectives that a rank has entered, as torch's flight recorder tells them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cplife.launchers import torch_private
+
+# Where ranks pass tensors of different sizes by design, sizes say nothing.
+_UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|sparse")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One collective that a rank has entered."""
+
+    group: str
+    number: int
+    name: str
+    tensors: str
+    content: tuple[tuple[str, int], ...]
+    """Type and number of elements of every tensor; views of another shape are the same to gloo."""
+    pending: bool
+
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """What must agree over the ranks of the group."""
+        comparable = self.name.startswith("gloo:") and not _UNEVEN.search(self.name)
+        return self.name, self.content if comparable else ()
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.number} {self.tensors}".rstrip()
+
+
+class Recorder:
+    """The flight recorder of one rank, from the rank's birth on.
+
+    The recorder is one per process, and a fork inherits what its parent's has seen: the operations
+    of rank threads, say, some of which were under way and will never end in the child. Entries are
+    told from those by the number that counts them all; groups may well have the same names.
+    """
+
+    def __init__(self) -> None:
+        self._born = self._mark = _last_id()
+        self._status = torch_private.recorder_status()
+
+    def ops(self) -> tuple[Op, ...]:
+        """The collectives of the rank's life, oldest first, as far back as the recorder reaches."""
+        return _ops(self._born)
+
+    def mark(self) -> None:
+        """Note where the recorder stands now."""
+        status = torch_private.recorder_status()
+        if status != self._status:
+            self._status, self._mark = status, _last_id()
+
+    def since_mark(self) -> tuple[Op, ...]:
+        """The collectives entered since the last `mark`."""
+        if torch_private.recorder_status() == self._status:
+            return ()
+        return _ops(self._mark)
+
+
+def _last_id() -> int:
+    return max((int(entry["record_id"]) for entry in torch_private.flight_record()), default=-1)
+
+
+def _ops(after: int) -> tuple[Op, ...]:
+    """The collectives recorded later than `after`, without messages between two ranks, which are
+    not the same on both sides by design."""
+    return tuple(
+        _op(entry)
+        for entry in torch_private.flight_record()
+        if int(entry["record_id"]) > after and not entry["is_p2p"]
+    )
+
+
+def _op(entry: Mapping[str, Any]) -> Op:
+    kinds, sizes = entry["input_dtypes"], entry["input_sizes"]
+    shown = [f"{k.lower()}{list(s)}" for k, s in zip(kinds, sizes, strict=False)]
+    return Op(
+        group=str(entry["process_group"][0]),
+        number=int(entry["collective_seq_id"]),
+        name=str(entry["profiling_name"]),
+        tensors=", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else ""),
+        content=tuple((k, math.prod(map(int, s))) for k, s in zip(kinds, sizes, strict=False)),
+        pending=not entry["retired"],
+    )
