@@ -78,7 +78,6 @@ def measure(rank: Rank, folder: Path, mib: int, repeats: int) -> dict[str, float
             value.copy_(realign(full[name], value))
 
     def fresh_dcp() -> None:
-        # Bare DCP writes over the old files in place; removing them first is not timed.
         dcp_save(dict(state), checkpoint_id=folder / "bare")
 
     actions: dict[str, Callable[[], object]] = {
@@ -91,11 +90,13 @@ def measure(rank: Rank, folder: Path, mib: int, repeats: int) -> dict[str, float
         "load bare DCP": lambda: dcp_load(target, checkpoint_id=folder / "bare"),
         "load DCP": lambda: DCP.load({"model": dict(target)}, folder / "ours"),
     }
+    fresh = {"save bare DCP": "bare", "save DCP": "ours"}
     times: dict[str, list[float]] = {name: [] for name in actions}
     for repeat in range(repeats + 1):
         for name, action in actions.items():
-            if name == "save bare DCP" and rank.rank == 0:
-                shutil.rmtree(folder / "bare", ignore_errors=True)
+            # Every save writes to a path of its own; what was there is removed untimed.
+            if name in fresh and rank.rank == 0:
+                shutil.rmtree(folder / fresh[name], ignore_errors=True)
             spent = seconds(action)
             if repeat:  # the first is a warm-up
                 times[name].append(spent)

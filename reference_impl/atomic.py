@@ -16,6 +16,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ def file_record(path: Path) -> FileRecord:
         return FileRecord(0, 0)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return FileRecord(size, zlib.crc32(content))
+
+
+def seal(paths: Iterable[Path]) -> dict[str, FileRecord]:
+    """Make the files durable and return their records, by name.
+
+    The disk and the checksums are waited for at the same time.
+    """
+    paths = list(paths)
+    with ThreadPoolExecutor(1) as pool:
+        durable = pool.map(sync, paths)
+        records = {path.name: file_record(path) for path in paths}
+        for _ in durable:  # raises what a sync has run into
+            pass
+    return records
 
 
 def sync(path: Path) -> None:
@@ -79,15 +94,17 @@ def begin(path: Path) -> Path:
 
 
 def publish(written: Path, path: Path, files: Mapping[str, FileRecord], **facts: Any) -> None:
-    """Seal the directory `written` with its manifest and make it `path`."""
+    """Give the directory `written` its manifest and make it `path`.
+
+    Args:
+        files: the records that `seal` gave for all of its files.
+    """
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "files": {name: asdict(record) for name, record in files.items()},
         **facts,
     }
-    for name in files:
-        sync(written / name)
     write_json(written / MANIFEST, manifest)
     old = None
     if path.exists():

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from . import atomic
 from .agreement import CheckpointError, agreed, gather, global_rank, world_size
+from .arena import empty_tensors
 from .dcp_metadata import CheckedReader, read_metadata
 from .skeleton import join, split
 from .topology import global_dtensor
@@ -59,7 +60,8 @@ def write_shards(
             serial = world_size() == 1 and not dist.is_initialized()
             save(
                 tensors,
-                storage_writer=FileSystemWriter(folder, overwrite=False),
+                # Made durable below, while the checksums are taken.
+                storage_writer=FileSystemWriter(folder, overwrite=False, sync_files=False),
                 process_group=group,
                 no_dist=serial,
             )
@@ -76,7 +78,7 @@ def write_shards(
                 read_metadata(folder)  # every tensor is tiled exactly once
                 mine += [COMMON, ".metadata"]
             objects = objects or not _loads_restricted(folder / rank_file(rank))
-            records = {name: atomic.file_record(folder / name) for name in mine}
+            records = atomic.seal(folder / name for name in mine)
         everyone = gather((records, objects), group)
         with agreed(doing, group):
             if rank == 0:
@@ -131,10 +133,7 @@ def read_shards(
         if manifest["world_size"] == world_size():
             atomic.verify(path, manifest, {rank_file(rank)})
             own = torch.load(path / rank_file(rank), map_location="cpu", weights_only=restricted)
-        for key, entry in read_metadata(path).state_dict_metadata.items():
-            if not isinstance(entry, TensorStorageMetadata):
-                raise ValueError(f"{path}: {key!r} is not a tensor")
-            targets[key] = _target(entry, _counterpart(key, live))
+        targets = _targets(path, live)
     # Into fresh tensors: a read that fails half way, or finds damage, has touched nothing that
     # lives. So the ranks can share the check of the data and make it while they read.
     failed: BaseException | None = None
@@ -152,16 +151,30 @@ def read_shards(
     return join(skeleton, targets), own
 
 
+def _targets(path: Path, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Empty tensors to read into. Their dtype is the file's: into another DCP casts, silently."""
+    entries: dict[str, TensorStorageMetadata] = {}
+    templates: dict[str, DTensor] = {}
+    wanted: dict[str, tuple[Tensor, torch.dtype]] = {}
+    for key, entry in read_metadata(path).state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            raise ValueError(f"{path}: {key!r} is not a tensor")
+        template = _counterpart(key, live)
+        if isinstance(template, DTensor) and template.shape == entry.size:
+            templates[key] = template
+            part = template.to_local()
+        else:
+            part = torch.empty(entry.size, device="meta")
+        entries[key], wanted[key] = entry, (part, entry.properties.dtype)
+    return {
+        key: global_dtensor(part, layout.device_mesh, layout.placements, entries[key].size)
+        if (layout := templates.get(key)) is not None
+        else part
+        for key, part in empty_tensors(wanted).items()
+    }
+
+
 def _counterpart(key: str, live: Mapping[str, Tensor]) -> Tensor | None:
     if key in live:
         return live[key]
     return live.get(key.rpartition(".")[0] + ".")
-
-
-def _target(entry: TensorStorageMetadata, template: Tensor | None) -> Tensor:
-    """An empty tensor to read into. Its dtype is the file's: into another DCP casts, silently."""
-    dtype = entry.properties.dtype
-    if not isinstance(template, DTensor) or template.shape != entry.size:
-        return torch.empty(entry.size, dtype=dtype)
-    local = torch.empty_like(template.to_local(), dtype=dtype)
-    return global_dtensor(local, template.device_mesh, template.placements, entry.size)

@@ -146,7 +146,7 @@ def test_streams_of_neighbours_do_not_meet() -> None:
 def checkpoint(path: Path) -> None:
     folder = atomic.begin(path)
     (folder / "data").write_bytes(path.name.encode())
-    atomic.publish(folder, path, {"data": atomic.file_record(folder / "data")})
+    atomic.publish(folder, path, atomic.seal([folder / "data"]))
 
 
 def test_retention_keeps_the_newest_the_pointed_and_the_protected(tmp_path: Path) -> None:
