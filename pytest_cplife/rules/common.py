@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble, replica_sets
 from pytest_cplife.evidence.compare import Difference, difference
 from pytest_cplife.evidence.records import Record, TensorRecord, ValueRecord
-from pytest_cplife.evidence.run import Moment, TensorColumns
+from pytest_cplife.evidence.run import TensorColumns
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 
@@ -202,15 +202,6 @@ def same_layout(
 
 def _place(record: TensorRecord) -> str:
     return f"{record.layout()} {record.shape} on {record.device}"
-
-
-def counters(moment: Moment) -> Table:
-    """The run's counters, as values that can be compared."""
-    names = moment.ranks[0].counters
-    return {
-        name: [ValueRecord("int", str(snapshot.counters[name])) for snapshot in moment.ranks]
-        for name in names
-    }
 
 
 def show(record: Record) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pytest_cplife.rules.archives import archives, format_changes, still_loads
 from pytest_cplife.rules.case import Case
-from pytest_cplife.rules.common import compare, counters
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
@@ -18,15 +18,9 @@ def _right(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
     """Compare what an accepted file gave with what was saved; `but` names what may differ."""
     run = case["legacy"]
     saved, loaded = case["saving"].at("before save"), run.at(f"{edit}: after")
-    for what, a, b in (
-        ("weights", saved.parameters, loaded.parameters),
-        ("optimizer state", saved.optimizer_state, loaded.optimizer_state),
-        ("averages", saved.ema, loaded.ema),
-        ("counters", counters(saved), counters(loaded)),
-    ):
-        expected = {name: records for name, records in a.items() if name != but}
-        observed = {name: records for name, records in b.items() if name != but}
-        yield from compare(case, run.assembler, what, expected, observed, moment=f"after {edit}")
+    parts = ("weights", "optimizer state", "averages", "counters")
+    moment = f"after {edit}"
+    yield from compare_parts(case, run, saved, loaded, *parts, moment=moment, without=(but,))
 
 
 def _right_or_refused(case: Case, edit: str) -> Iterator[Finding]:

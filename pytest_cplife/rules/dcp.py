@@ -6,35 +6,15 @@ import re
 from collections.abc import Iterator
 
 from pytest_cplife.evidence.layout import ShardLayout, tiling_problem
-from pytest_cplife.evidence.run import Moment, RunEvidence
 from pytest_cplife.rules.case import Case, NotCovered
-from pytest_cplife.rules.common import Table, compare, counters
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import group_values, scheduler_values, unchanged
+from pytest_cplife.rules.save import unchanged
 
 _NEEDS = ("save_sharded", "load_sharded")
 _DATA_FILE = re.compile(r"__\d+_\d+\.distcp")
-
-
-def _state(moment: Moment) -> list[tuple[str, Table]]:
-    return [
-        ("weights", moment.parameters),
-        ("buffers", moment.buffers),
-        ("optimizer state", moment.optimizer_state),
-        ("averages", moment.ema),
-        ("hyperparameters", group_values(moment)),
-        ("schedulers", scheduler_values(moment)),
-        ("counters", counters(moment)),
-    ]
-
-
-def _same_state(
-    case: Case, run: RunEvidence, saved: Moment, loaded: Moment, label: str
-) -> Iterator[Finding]:
-    for (what, a), (_, b) in zip(_state(saved), _state(loaded), strict=True):
-        yield from compare(case, run.assembler, what, a, b, moment=label)
 
 
 @rule(
@@ -112,7 +92,7 @@ def chunks_tile(case: Case) -> Iterator[Finding]:
 )
 def full_state(case: Case) -> Iterator[Finding]:
     saved, loaded = case["sharding"].at("before save"), case["unsharding"].at("after load")
-    yield from _same_state(case, case["sharding"], saved, loaded, loaded.label)
+    yield from compare_parts(case, case["sharding"], saved, loaded)
     if case.declared.rng_policy != "restore":
         return
     for a, b in zip(saved.ranks, loaded.ranks, strict=True):
@@ -145,7 +125,7 @@ def reshards(case: Case) -> Iterator[Finding]:
     saved = case["sharding of partner"].at("before save")
     loaded = case["resharding"].at("after load")
     label = f"resharded from {case.partner}: after load"
-    yield from _same_state(case, case["resharding"], saved, loaded, label)
+    yield from compare_parts(case, case["resharding"], saved, loaded, moment=label)
 
 
 @rule(
@@ -176,13 +156,8 @@ def sharded_saving_is_silent(case: Case) -> Iterator[Finding]:
 def sharded_goes_on(case: Case) -> Iterator[Finding]:
     moment = "after next step"
     a, b = case["sharding"].at(moment), case["unsharding"].at(moment)
-    for what, x, y in (
-        ("weights", a.parameters, b.parameters),
-        ("optimizer state", a.optimizer_state, b.optimizer_state),
-    ):
-        yield from compare(
-            case, case["sharding"].assembler, what, x, y, moment=b.label, noisy_at=moment
-        )
+    parts = ("weights", "optimizer state")
+    yield from compare_parts(case, case["sharding"], a, b, *parts, noisy_at=moment)
 
 
 @rule(
@@ -276,10 +251,5 @@ def refusal_is_clean(case: Case) -> Iterator[Finding]:
         if not all(run.fact(damage)):
             continue
         before, after = run.at(f"{damage}: before"), run.at(f"{damage}: after")
-        for what, a, b in (
-            ("weights", before.parameters, after.parameters),
-            ("buffers", before.buffers, after.buffers),
-            ("optimizer state", before.optimizer_state, after.optimizer_state),
-        ):
-            moment = f"after {damage}"
-            yield from compare(case, run.assembler, what, a, b, moment=moment)
+        parts = ("weights", "buffers", "optimizer state")
+        yield from compare_parts(case, run, before, after, *parts, moment=f"after {damage}")

@@ -6,17 +6,12 @@ import math
 from collections.abc import Iterator
 
 from pytest_cplife.rules.case import Case, NotCovered
-from pytest_cplife.rules.common import Table, compare, counters
+from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import (
-    file_model,
-    file_state,
-    group_values,
-    scheduler_values,
-    unchanged,
-)
+from pytest_cplife.rules.save import file_model, file_state, unchanged
 
 _RUNS = ("uninterrupted", "resumed")
 _MOMENTS = ("after next step", "end")
@@ -47,7 +42,7 @@ def resumed_completes(case: Case) -> Iterator[Finding]:
     events=("weights moved on",),
 )
 def weights_equal(case: Case) -> Iterator[Finding]:
-    yield from _equal(case, "weights", "parameters")
+    yield from _equal(case, "weights")
 
 
 @rule(
@@ -62,7 +57,7 @@ def weights_equal(case: Case) -> Iterator[Finding]:
     events=("optimizer state",),
 )
 def optimizer_equal(case: Case) -> Iterator[Finding]:
-    yield from _equal(case, "optimizer state", "optimizer_state")
+    yield from _equal(case, "optimizer state")
 
 
 @rule(
@@ -112,13 +107,9 @@ def losses_equal(case: Case) -> Iterator[Finding]:
 )
 def counters_equal(case: Case) -> Iterator[Finding]:
     a, b = case["uninterrupted"].at("end"), case["resumed"].at("end")
-    pairs: tuple[tuple[str, Table, Table], ...] = (
-        ("counters", counters(a), counters(b)),
-        ("schedulers", scheduler_values(a), scheduler_values(b)),
-        ("hyperparameters", group_values(a), group_values(b)),
+    yield from compare_parts(
+        case, case["resumed"], a, b, "counters", "schedulers", "hyperparameters"
     )
-    for what, x, y in pairs:
-        yield from compare(case, case["resumed"].assembler, what, x, y, moment=b.label)
 
 
 @rule(
@@ -132,22 +123,14 @@ def counters_equal(case: Case) -> Iterator[Finding]:
     events=("buffers",),
 )
 def buffers_equal(case: Case) -> Iterator[Finding]:
-    yield from _equal(case, "buffers", "buffers")
+    yield from _equal(case, "buffers")
 
 
-def _equal(case: Case, what: str, table: str) -> Iterator[Finding]:
+def _equal(case: Case, part: str) -> Iterator[Finding]:
     run, other = case["uninterrupted"], case["resumed"]
     for moment in _MOMENTS:
         a, b = run.at(moment), other.at(moment)
-        yield from compare(
-            case,
-            run.assembler,
-            what,
-            getattr(a, table),
-            getattr(b, table),
-            moment=b.label,
-            noisy_at=moment,
-        )
+        yield from compare_parts(case, run, a, b, part, noisy_at=moment)
 
 
 @rule(
@@ -205,15 +188,9 @@ def two_stops(case: Case) -> Iterator[Finding]:
     yield from completes(case, "GO-09", "relayed", "relayed again")
     run, other = case["uninterrupted"], case["relayed again"]
     a, b = run.at("end"), other.at("end")
-    pairs: tuple[tuple[str, Table, Table], ...] = (
-        ("weights", a.parameters, b.parameters),
-        ("optimizer state", a.optimizer_state, b.optimizer_state),
-        ("counters", counters(a), counters(b)),
-    )
-    for what, x, y in pairs:
-        yield from compare(
-            case, run.assembler, what, x, y, moment=f"after two stops: {b.name}", noisy_at="end"
-        )
+    parts = ("weights", "optimizer state", "counters")
+    moment = f"after two stops: {b.name}"
+    yield from compare_parts(case, run, a, b, *parts, moment=moment, noisy_at="end")
 
 
 @rule(
@@ -233,11 +210,7 @@ def early_resumes(case: Case) -> Iterator[Finding]:
     moment = "after first step"
     run = case["uninterrupted"]
     a, b = run.at(moment), case["rewound"].at(moment)
-    for what, x, y in (
-        ("weights", a.parameters, b.parameters),
-        ("optimizer state", a.optimizer_state, b.optimizer_state),
-    ):
-        yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+    yield from compare_parts(case, run, a, b, "weights", "optimizer state", noisy_at=moment)
 
 
 @rule(

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 from pytest_cplife.evidence.records import ValueRecord
 from pytest_cplife.rules.case import Case, NotCovered
-from pytest_cplife.rules.common import compare, counters, replicas_agree, same_layout
+from pytest_cplife.rules.common import compare, replicas_agree, same_layout
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.param import broken_ties, held_by_optimizers, ties
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
 _RUNS = ("saving", "resumed")
+_PORTABLE = ("weights", "buffers", "optimizer state", "averages", "counters")
 
 
 @rule(
@@ -40,14 +42,7 @@ def loading_completes(case: Case) -> Iterator[Finding]:
 )
 def weights_return(case: Case) -> Iterator[Finding]:
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
-    yield from compare(
-        case,
-        case["saving"].assembler,
-        "weights",
-        saved.parameters,
-        loaded.parameters,
-        moment=loaded.label,
-    )
+    yield from compare_parts(case, case["saving"], saved, loaded, "weights")
 
 
 @rule(
@@ -132,14 +127,7 @@ def identity_kept(case: Case) -> Iterator[Finding]:
 )
 def counters_return(case: Case) -> Iterator[Finding]:
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
-    yield from compare(
-        case,
-        case["saving"].assembler,
-        "counters",
-        counters(saved),
-        counters(loaded),
-        moment=loaded.label,
-    )
+    yield from compare_parts(case, case["saving"], saved, loaded, "counters")
 
 
 @rule(
@@ -171,15 +159,8 @@ def crosses_meshes(case: Case) -> Iterator[Finding]:
     yield from completes(case, "LOAD-09", "crossed")
     origin, run = case["saving of partner"], case["crossed"]
     saved, loaded = origin.at("before save"), run.at("after load")
-    for what, a, b in (
-        ("weights", saved.parameters, loaded.parameters),
-        ("buffers", saved.buffers, loaded.buffers),
-        ("optimizer state", saved.optimizer_state, loaded.optimizer_state),
-        ("averages", saved.ema, loaded.ema),
-        ("counters", counters(saved), counters(loaded)),
-    ):
-        moment = f"crossed from {case.partner}: after load"
-        yield from compare(case, run.assembler, what, a, b, moment=moment)
+    moment = f"crossed from {case.partner}: after load"
+    yield from compare_parts(case, run, saved, loaded, *_PORTABLE, moment=moment)
 
 
 @rule(
@@ -271,8 +252,8 @@ def _refused(case: Case, edit: str) -> Iterator[Finding]:
 @rule(
     "LOAD-14",
     "a refused load changes nothing",
-    statement="After a load that was refused, every weight, buffer and optimizer entry is what it"
-    " was before.",
+    statement="After a load that was refused, every weight, buffer, optimizer entry, average and"
+    " counter is what it was before.",
     why="A caller that catches the error goes on with half a checkpoint.",
     cause="Loading tensor by tensor while checking; torch's own load_state_dict does so.",
     level="should",
@@ -285,10 +266,4 @@ def refusal_is_clean(case: Case) -> Iterator[Finding]:
             continue
         before, after = run.at(f"{edit}: before"), run.at(f"{edit}: after")
         moment = f"after a file with {edit}"
-        for what, a, b in (
-            ("weights", before.parameters, after.parameters),
-            ("buffers", before.buffers, after.buffers),
-            ("optimizer state", before.optimizer_state, after.optimizer_state),
-            ("counters", counters(before), counters(after)),
-        ):
-            yield from compare(case, run.assembler, what, a, b, moment=moment)
+        yield from compare_parts(case, run, before, after, *_PORTABLE, moment=moment)

@@ -9,8 +9,8 @@ from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import Table, compare, replicas_agree, same_keys, show
 from pytest_cplife.rules.model import Finding, Violation
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import group_values
 
 _RUNS = ("saving", "resumed")
 
@@ -128,14 +128,7 @@ def state_placed(case: Case) -> Iterator[Finding]:
 )
 def hyperparameters_return(case: Case) -> Iterator[Finding]:
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
-    yield from compare(
-        case,
-        case["saving"].assembler,
-        "hyperparameters",
-        group_values(saved),
-        group_values(loaded),
-        moment=loaded.label,
-    )
+    yield from compare_parts(case, case["saving"], saved, loaded, "hyperparameters")
 
 
 @rule(

@@ -8,14 +8,16 @@ from pytest_cplife.evidence.filing import FileRecord
 from pytest_cplife.evidence.records import Record, TensorRecord, ValueRecord
 from pytest_cplife.evidence.run import Moment, RunEvidence
 from pytest_cplife.rules.case import Case, NotCovered
-from pytest_cplife.rules.common import Table, compare, counters, same_layout
+from pytest_cplife.rules.common import compare, same_layout
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.param import serial_tensors
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
 _FILE = ("saving", "files")
 _BLOAT = 1.2
+_TRAINED = ("weights", "optimizer state")
 
 
 @rule(
@@ -208,23 +210,15 @@ def unchanged(
         prepared: allow new optimizer entries that are all zero, which is what a first step would
             start from anyway.
     """
-    state = after.optimizer_state
+    zeros: set[str] = set()
     if prepared:
         known = before.optimizer_state
-        state = {
-            n: r for n, r in state.items() if n in known or not all(_is_zero(run, x) for x in r)
+        zeros = {
+            name
+            for name, records in after.optimizer_state.items()
+            if name not in known and all(_is_zero(run, record) for record in records)
         }
-    pairs: list[tuple[str, Table, Table]] = [
-        ("weights", before.parameters, after.parameters),
-        ("buffers", before.buffers, after.buffers),
-        ("optimizer state", before.optimizer_state, state),
-        ("averages", before.ema, after.ema),
-        ("counters", counters(before), counters(after)),
-        ("hyperparameters", group_values(before), group_values(after)),
-        ("scheduler", scheduler_values(before), scheduler_values(after)),
-    ]
-    for what, expected, observed in pairs:
-        yield from compare(case, run.assembler, what, expected, observed, moment=after.label)
+    yield from compare_parts(case, run, before, after, without=zeros)
     yield from same_layout(before.parameters, after.parameters, moment=after.label)
     for a, b in zip(before.ranks, after.ranks, strict=True):
         for stream, position in a.rng.items():
@@ -248,32 +242,6 @@ def _is_zero(run: RunEvidence, record: Record) -> bool:
     return not bool(local.any())
 
 
-def group_values(moment: Moment) -> dict[str, list[Record]]:
-    """Every key of every param group, named ``optimizer 0 group 1: lr``."""
-    tables = [
-        {
-            f"optimizer {group.optimizer} group {group.index}: {key}": value
-            for group in snapshot.groups
-            for key, value in group.values.items()
-        }
-        for snapshot in moment.ranks
-    ]
-    return {key: [t[key] for t in tables] for key in tables[0] if all(key in t for t in tables)}
-
-
-def scheduler_values(moment: Moment) -> dict[str, list[Record]]:
-    """Every entry of every scheduler's state."""
-    tables = [
-        {
-            f"scheduler {position}: {key}": value
-            for position, scheduler in enumerate(snapshot.schedulers)
-            for key, value in scheduler.items()
-        }
-        for snapshot in moment.ranks
-    ]
-    return {key: [t[key] for t in tables] for key in tables[0] if all(key in t for t in tables)}
-
-
 @rule(
     "SAVE-08",
     "a run that saves goes on like one that does not",
@@ -289,11 +257,7 @@ def saving_leaves_no_trace(case: Case) -> Iterator[Finding]:
     run, other = case["uninterrupted"], case["saving"]
     for moment in ("after next step", "end"):
         a, b = run.at(moment), other.at(moment)
-        for what, x, y in (
-            ("weights", a.parameters, b.parameters),
-            ("optimizer state", a.optimizer_state, b.optimizer_state),
-        ):
-            yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+        yield from compare_parts(case, run, a, b, *_TRAINED, noisy_at=moment)
 
 
 @rule(
@@ -318,11 +282,7 @@ def early_save_is_silent(case: Case) -> Iterator[Finding]:
     yield from unchanged(case, early, start, after, prepared=True)
     moment = "after first step"
     a, b = run.at(moment), early.at(moment)
-    for what, x, y in (
-        ("weights", a.parameters, b.parameters),
-        ("optimizer state", a.optimizer_state, b.optimizer_state),
-    ):
-        yield from compare(case, run.assembler, what, x, y, moment=b.label, noisy_at=moment)
+    yield from compare_parts(case, run, a, b, *_TRAINED, noisy_at=moment)
 
 
 @rule(

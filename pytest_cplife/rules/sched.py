@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.rules.case import Case
-from pytest_cplife.rules.common import compare, show
+from pytest_cplife.rules.common import show
 from pytest_cplife.rules.model import Finding, Violation
+from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import scheduler_values
 
 
 @rule(
@@ -22,14 +22,7 @@ from pytest_cplife.rules.save import scheduler_values
 )
 def schedulers_return(case: Case) -> Iterator[Finding]:
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
-    yield from compare(
-        case,
-        case["saving"].assembler,
-        "scheduler state",
-        scheduler_values(saved),
-        scheduler_values(loaded),
-        moment=loaded.label,
-    )
+    yield from compare_parts(case, case["saving"], saved, loaded, "schedulers")
 
 
 @rule(
