@@ -17,27 +17,24 @@ import sys
 import time
 from typing import Any
 
-# Most of a cold start is torch importing what its first DTensor needs, hence the second clock.
+# Most of a cold start is torch importing what its first DTensor needs, here either by the launcher,
+# which leaves the garbage collector out, or by a test module before it.
 _COLD = """
-import time
+import sys, time
 import torch
-after_torch, used = time.perf_counter(), time.process_time()
-import torch.distributed.tensor.debug
-after_dtensor, used_by_torch = time.perf_counter(), time.process_time() - used
-from benchmarks.workload import on_rank
+began, used = time.perf_counter(), time.process_time()
+if sys.argv[1] == "module":
+    import torch.distributed.tensor
 from pytest_cplife.launchers import make_launcher
 launcher = make_launcher("processes", timeout=600)
+imported = time.perf_counter()
+from benchmarks.workload import on_rank
 launcher.world(4).run(on_rank)
-end, used = time.perf_counter(), time.process_time() - used
-print(end - after_torch, end - after_dtensor, used, used_by_torch)
+print(time.perf_counter() - began, time.perf_counter() - imported, time.process_time() - used)
 launcher.close()
 """
-_CLOCKS = (
-    "cold start, 4 ranks, after `import torch`",
-    "cold start, 4 ranks, after `import torch.distributed.tensor.debug`",
-    "CPU time of pytest's process in the first of them",
-    "of which torch's imports",
-)
+_CLOCKS = ("first result after `import torch`", "after DTensor's import", "CPU time of pytest")
+_IMPORTERS = {"launcher": "the launcher imports DTensor", "module": "a test module has imported it"}
 
 
 def compare(rounds: int) -> None:
@@ -75,13 +72,16 @@ def show(seconds: float) -> str:
 
 def cold_start(rounds: int) -> None:
     """From a process that has only imported torch to the first result of a DTensor test."""
-    said = [
-        subprocess.run([sys.executable, "-c", _COLD], check=True, stdout=subprocess.PIPE).stdout
-        for _ in range(rounds)
-    ]
-    columns = zip(*(map(float, text.split()) for text in said), strict=True)
-    for clock, values in zip(_CLOCKS, map(list, columns), strict=True):
-        print(f"{clock}: min {show(min(values))}, median {show(statistics.median(values))}")
+    times: dict[str, list[list[float]]] = {importer: [] for importer in _IMPORTERS}
+    for _ in range(rounds):
+        for importer, rows in times.items():
+            command = [sys.executable, "-c", _COLD, importer]
+            said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+            rows.append([float(word) for word in said.split()])
+    for importer, rows in times.items():
+        print(f"cold start, 4 ranks, {_IMPORTERS[importer]}:")
+        for clock, values in zip(_CLOCKS, zip(*rows, strict=True), strict=True):
+            print(f"  {clock}: min {show(min(values))}, median {show(statistics.median(values))}")
 
 
 def memory_and_width() -> None:

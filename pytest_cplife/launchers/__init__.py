@@ -5,7 +5,10 @@ Importing this package imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pytest_cplife.launchers.base import Launcher
+from pytest_cplife.launchers.collecting import uncollected
 
 LAUNCHERS = ("processes", "threads", "torchrun")
 """Names that `make_launcher` accepts."""
@@ -37,17 +40,23 @@ def make_launcher(
         ValueError: there is no such launcher.
         RuntimeError: this process cannot be what the launcher needs.
     """
-    accepted = ", ".join(repr(known) for known in LAUNCHERS)
+    with uncollected():  # the first of them to be loaded imports DTensor
+        chosen = _class_of(name)
+    return chosen(device=device, backend=backend, timeout=timeout)
+
+
+def _class_of(name: str) -> Callable[..., Launcher]:
     if name == "processes":
         from pytest_cplife.launchers.processes import ProcessesLauncher
 
-        return ProcessesLauncher(device=device, backend=backend, timeout=timeout)
+        return ProcessesLauncher
     if name == "threads":
         from pytest_cplife.launchers.threads.launcher import ThreadsLauncher
 
-        return ThreadsLauncher(device=device, backend=backend, timeout=timeout)
+        return ThreadsLauncher
     if name == "torchrun":
         from pytest_cplife.launchers.torchrun.launcher import TorchrunLauncher
 
-        return TorchrunLauncher(device=device, backend=backend, timeout=timeout)
+        return TorchrunLauncher
+    accepted = ", ".join(repr(known) for known in LAUNCHERS)
     raise ValueError(f"no launcher {name!r}; accepted is {accepted}")

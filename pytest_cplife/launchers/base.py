@@ -39,6 +39,11 @@ class Rank(Protocol):
         """True in a serial world: one process, no process group, no rank variables."""
         ...
 
+    @property
+    def own_process(self) -> bool:
+        """True where no other rank shares the process, so that its end is that of one rank."""
+        ...
+
     def mesh(self, spec: MeshSpec) -> DeviceMesh:
         """The mesh of `spec`, built at first use and then kept for the life of the world.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_cplife.launchers.channel import Channel
+from pytest_cplife.launchers.collecting import uncollected
 from pytest_cplife.launchers.messages import PoolSpec
 from pytest_cplife.launchers.worker import serve
 
@@ -175,18 +176,15 @@ def quiet_fork() -> Iterator[None]:
     The parent may hold process groups in cycles (a world of the `threads` launcher that failed):
     their end joins threads, which a fork does not copy, and so would never come in a child.
     """
-    enabled, parent = gc.isenabled(), os.getpid()
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            # Python 3.12 warns about threads at a fork; see the launcher's documentation.
-            warnings.simplefilter("ignore", DeprecationWarning)
+    parent = os.getpid()
+    with uncollected(), warnings.catch_warnings():
+        # Python 3.12 warns about threads at a fork; see the launcher's documentation.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
             yield
-    finally:
-        if os.getpid() != parent:
-            gc.freeze()
-        if enabled:
-            gc.enable()
+        finally:
+            if os.getpid() != parent:
+                gc.freeze()
 
 
 def _fork(rank: int, spec: PoolSpec) -> RankProcess:

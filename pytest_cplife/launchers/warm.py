@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_cplife.launchers import torch_private
+from pytest_cplife.launchers.collecting import uncollected
 
 _warm = False
 
@@ -46,6 +47,7 @@ def warm_parent() -> None:
     torch_private.open_recorder()
     # Whatever the user's tests have set must not fail the warm-up, nor may it be changed by it.
     with (
+        uncollected(),
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=[]),
         torch.enable_grad(),

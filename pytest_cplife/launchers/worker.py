@@ -61,6 +61,8 @@ _SETTLE_SECONDS = 0.2
 class ForkedRank:
     """The rank as the called function sees it; see :class:`pytest_cplife.launchers.base.Rank`."""
 
+    own_process = True
+
     def __init__(self, rank: int, spec: PoolSpec) -> None:
         self.rank = rank
         self.world_size = spec.size

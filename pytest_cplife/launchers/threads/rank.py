@@ -34,6 +34,10 @@ class ThreadRank:
     serial: bool
     meshes: dict[MeshSpec, DeviceMesh] = field(default_factory=dict)
 
+    @property
+    def own_process(self) -> bool:
+        return False
+
     def mesh(self, spec: MeshSpec) -> DeviceMesh:
         """The mesh of `spec`, made once per world."""
         if self.serial:
