@@ -12,10 +12,7 @@ demo: $(READY)  ## judge the reference implementation with the conformance suite
 	$(BIN)/pytest --cplife-adapter=pytest_cplife.reference_impl:Adapter
 
 test: $(READY) lint  ## the project's own checks and tests
-	$(BIN)/pytest tests --ignore=tests/launchers_threads
-	# In a process of their own: ranks forked from one that has had ranks as threads inherit what is
-	# left of torch's flight recorder, in which no collective is ever marked as done.
-	$(BIN)/pytest tests/launchers_threads
+	$(BIN)/pytest tests
 
 lint: $(READY)
 	$(BIN)/ruff check
