@@ -13,8 +13,13 @@ from pytest_cplife.scenarios.table import RUNS
 
 Find = Callable[[str, MeshSpec | None], RunEvidence]
 
-_SIMPLER = ("uninterrupted", "saving", "resumed")
-"""Runs whose parts others repeat: a start, a save or a load that fails there is told once."""
+_SIMPLER = {
+    "mesh": ("uninterrupted", "saving", "resumed"),
+    "serial": ("uninterrupted", "saving", "resumed", "serial", "serial saving"),
+    "groupless": ("uninterrupted",),
+}
+"""By kind of world the runs whose parts others repeat: a start, a save or a load that fails there
+is told once."""
 
 
 def told_before(case: Case, find: Find) -> str:
@@ -30,7 +35,7 @@ def told_before(case: Case, find: Find) -> str:
 def _teller(run: RunEvidence, find: Find) -> str:
     """The rule that tells how `run` ended: that of the simplest run that ends in that phase."""
     assert run.failure is not None
-    for name in _SIMPLER if run.spec is not None else ():
+    for name in _SIMPLER[RUNS[run.name].world] if run.spec is not None else ():
         if name == run.name:
             break
         failure = find(name, run.spec).failure
@@ -79,15 +84,21 @@ def _failed(rule: Rule, mesh: str, run: RunEvidence, find: Find) -> Verdict:
 
 def _upstream(case: Case, name: str, find: Find) -> Iterator[tuple[RunEvidence, str]]:
     """The run itself, then those that had to come first and the phase that they had to reach."""
-    if name in case.runs:
-        yield case.runs[name], ""
+    named = [run for run in case.runs.values() if run.name == name]
+    for run in named:
+        yield run, ""
+    for spec in [run.spec for run in named] or [case.spec]:
+        yield from _sources(case, name, spec, find)
+
+
+def _sources(
+    case: Case, name: str, spec: MeshSpec | None, find: Find
+) -> Iterator[tuple[RunEvidence, str]]:
     if name not in RUNS:
         return
     kind = RUNS[name]
-    spec = case.partner if kind.partner else case.spec
+    spec = case.partner if kind.partner else spec
     for before, phase in ((kind.after, kind.source_phase), (kind.also_after, "save again")):
         if before:
             yield find(before, spec), phase
-            for source, needed in _upstream(case, before, find):
-                if source.name != before:
-                    yield source, needed
+            yield from _sources(case, before, spec, find)

@@ -139,10 +139,16 @@ class Session:
 
     def _case(self, rule: Rule, spec: MeshSpec | None, partner: MeshSpec | None) -> Case:
         runs: dict[str, RunEvidence] = {}
+        crosses = partner is not None and any(RUNS[name].partner for name in rule.runs)
         for name in rule.runs:
             if RUNS[name].partner:
                 if partner is not None:
                     runs[name] = self._run(name, spec, partner)
+                if crosses and not kind.per_session:
+                    # What comes from the partner is held against the partner's own run.
+                    runs[f"{name} of partner"] = self._run(name, partner)
+            elif partner is not None:
+                runs[name] = self._run(name, spec, partner)
                     source = RUNS[name].after
                     runs[f"{source} of partner"] = self._run(source, partner)
             else:

@@ -42,21 +42,22 @@ class NotCovered(Exception):
     """The rule asks for something that this trainer does not have; the message says what."""
 
 
-_SAFETY = 4.0
+SAFETY = 4.0
+"""What one sample of a trainer's noise is multiplied by: the next one may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How far two uninterrupted runs of the trainer are apart, by moment and subject.
 
-    A second run is one sample of the noise; a factor of 4 allows for the next one to be larger.
+    Another run is one sample of the noise, allowed for with `SAFETY`.
     """
 
     by_subject: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def budget(self, moment: str, subject: str) -> float:
         """The allowed absolute difference: 0 unless the twin run differed there."""
-        return _SAFETY * self.by_subject.get((moment, subject), 0.0)
+        return SAFETY * self.by_subject.get((moment, subject), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Case:
         declared: what the adapter declares.
         runs: the evidence by run name, all that the rule names.
         noise: the measured noise of the trainer; empty means bitwise.
-        partner: the mesh whose checkpoint the run `crossed` reads.
+        partner: the mesh whose checkpoint is read by the runs that read another mesh's.
     """
 
     spec: MeshSpec | None

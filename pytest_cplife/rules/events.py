@@ -105,10 +105,11 @@ def _weights_moved_on(case: Case) -> bool:
 
 
 def _load_changes(case: Case) -> bool:
-    saved = case["saving"].at("before save").parameters
+    source = case["saving" if "saving" in case.runs else "serial saving"]
+    saved = source.at("before save").parameters
     if "resumed" in case.runs:
         return _moved(case["resumed"].at("start").parameters, saved)
-    return _moved(case["saving"].at("after first step").parameters, saved)
+    return _moved(source.at("after first step").parameters, saved)
 
 
 def _steps_before(case: Case) -> bool:

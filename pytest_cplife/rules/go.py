@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.onward import same_predictions, same_steps
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
@@ -266,3 +267,38 @@ def predictions_return(case: Case) -> Iterator[Finding]:
         {"prediction": b[:1]},
         moment="after the load",
     )
+
+
+@rule(
+    "GO-13",
+    "later steps agree on another mesh",
+    statement="Without dropout, the steps after a load on another mesh than the saving one move the"
+    " weights as they do there, up to rounding as it is measured on the saving mesh.",
+    why="A resume on a grown cluster may have all of its state and still train another way.",
+    cause="Moments or step counts lost where the mesh differs, an lr or a loss scaled by the number"
+    " of ranks, or a data position that counts a rank's own batches.",
+    runs=("onward", "crossed"),
+)
+def later_steps_agree(case: Case) -> Iterator[Finding]:
+    if case.partner is None:
+        raise NotCovered("only one mesh is run, so there is no other to load from")
+    yield from completes(case, "GO-13", "onward", "crossed")
+    yield from same_steps(case["onward of partner"], case["crossed"], origin=str(case.partner))
+
+
+@rule(
+    "GO-14",
+    "predictions agree on another mesh",
+    statement="Right after a load on another mesh than the saving one the prediction is the one"
+    " made there, up to rounding as it is measured on the saving mesh.",
+    why="A mesh that computes another function trains and evaluates another model.",
+    cause="A forward pass that depends on the mesh: statistics of a local batch, a mask or a"
+    " position that starts again on every rank.",
+    runs=("onward", "crossed"),
+    needs=("predict",),
+)
+def predictions_agree(case: Case) -> Iterator[Finding]:
+    if case.partner is None:
+        raise NotCovered("only one mesh is run, so there is no other to load from")
+    origin, run = case["onward of partner"], case["crossed"]
+    yield from same_predictions(origin, run, origin=str(case.partner))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 
 from pytest_cplife.evidence.records import Record, ValueRecord
 from pytest_cplife.evidence.run import Moment, RunEvidence
@@ -19,6 +20,26 @@ def counters(moment: Moment) -> Table:
         name: [ValueRecord("int", str(snapshot.counters[name])) for snapshot in moment.ranks]
         for name in names
     }
+
+
+def carried(moment: Moment) -> Moment:
+    """The moment as a plain file can carry it.
+
+    Plain buffers may differ between ranks while training (statistics of local batches); the file
+    has room for one value, and rank 0's is what every rank gets back.
+    """
+    first = moment.ranks[0].buffers
+    ranks = (
+        replace(
+            snapshot,
+            buffers={
+                name: first.get(name, record) if record.kind == "plain" else record
+                for name, record in snapshot.buffers.items()
+            },
+        )
+        for snapshot in moment.ranks
+    )
+    return replace(moment, ranks=tuple(ranks))
 
 
 def group_values(moment: Moment) -> Table:

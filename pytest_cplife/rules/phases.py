@@ -123,7 +123,33 @@ def owner(run: str, phase: str) -> str:
     if (run, phase) in OWNERS:
         return OWNERS[run, phase]
     return next((rule for (name, _), rule in OWNERS.items() if name == run), "ADAPTER-01")
+    ("crossed", "predict"): "GO-13",
+    ("crossed", "go on"): "GO-13",
 
+    ("onward", "start"): "GO-13",
+    ("onward", "load"): "GO-13",
+    ("onward", "predict"): "GO-13",
+    ("onward", "go on"): "GO-13",
+    ("onward", "close"): "GO-13",
+    ("serial saving", "start"): "SERIAL-03",
+    ("serial saving", "train"): "SERIAL-03",
+    ("serial saving", "save"): "SERIAL-03",
+    ("serial saving", "go on"): "SERIAL-06",
+    ("serial saving", "load"): "SERIAL-06",
+    ("serial saving", "close"): "SERIAL-06",
+    ("from serial", "start"): "SERIAL-03",
+    ("from serial", "load"): "SERIAL-03",
+    ("from serial", "go on"): "SERIAL-06",
+    ("from serial", "close"): "SERIAL-03",
+    ("through serial", "start"): "SERIAL-04",
+    ("through serial", "load"): "SERIAL-04",
+    ("through serial", "save again"): "SERIAL-04",
+    ("through serial", "predict"): "SERIAL-06",
+    ("through serial", "go on"): "SERIAL-06",
+    ("through serial", "close"): "SERIAL-04",
+    ("crossed back", "start"): "SERIAL-05",
+    ("crossed back", "load"): "SERIAL-05",
+    ("crossed back", "close"): "SERIAL-05",
 
 def completes(case: Case, rule: str, *runs: str) -> Iterator[Finding]:
     """Find the phases that belong to `rule` and did not complete.

@@ -102,6 +102,10 @@ class Stage:
             mesh_factory=None if self.rank.serial else self.rank.mesh,
         )
 
+    def reading(self, source: Path) -> Stage:
+        """The same stage with another checkpoint to read."""
+        return replace(self, order=replace(self.order, source=source))
+
     def align(self, point: int) -> None:
         """Give the random streams of compared runs the same state, unless the trainer does it.
 

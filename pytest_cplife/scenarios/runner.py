@@ -69,7 +69,7 @@ class Runner:
             self.run(kind.also_after, spec)
             second = self._order(RUNS[kind.also_after], spec).output
         order = self._order(kind, spec, partner, source, second)
-        if kind.name in ("serial", "files"):
+        if kind.world == "serial":
             order = order.serially()
         return self._execute(kind, order, spec)
 
@@ -107,7 +107,7 @@ class Runner:
         return before, after
 
     def _world(self, kind: RunKind, spec: MeshSpec | None) -> World:
-        if kind.world == "serial":
+        if kind.world != "mesh":
             return self._launcher.serial_world(kind.lane)
         assert spec is not None
         bare = self._adapter.initialises_process_group

@@ -16,6 +16,7 @@ from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
+from pytest_cplife.scenarios.onward import silence
 from pytest_cplife.scenarios.placeholders import call_placeholders
 
 
@@ -73,15 +74,6 @@ def resumed(rank: Rank, order: Order) -> None:
     stage.close(run)
 
 
-def crossed(rank: Rank, order: Order) -> None:
-    """Load what was saved on another mesh."""
-    stage = set_stage(rank, order)
-    run = stage.start()
-    stage.recorder.moment("start", run)
-    load(stage, run)
-    stage.close(run)
-
-
 def serial(rank: Rank, order: Order) -> None:
     """The serial model, and a serial run of one step, without a process group."""
     stage = set_stage(rank, order)
@@ -108,10 +100,7 @@ def parity(rank: Rank, order: Order) -> None:
 
 
 def _without_dropout(stage: Stage, run: TrainingRun) -> None:
-    for module in run.model.modules():
-        # A probability named `p`, as torch's dropout modules and those made after them have it.
-        if "dropout" in type(module).__name__.lower() and hasattr(module, "p"):
-            setattr(module, "p", 0.0)  # noqa: B010  (a Module's attributes are typed as tensors)
+    silence(run)
     with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
     stage.recorder.moment("after first step", run)

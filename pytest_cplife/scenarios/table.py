@@ -6,7 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_cplife.scenarios import evaluation, golden, legacy, relays, scripts, sharded, tampering
+from pytest_cplife.scenarios import (
+    crash,
+    crossing,
+    evaluation,
+    golden,
+    legacy,
+    marked,
+    onward,
+    relays,
+    scripts,
+    sharded,
+    tampering,
+)
+from pytest_cplife.scenarios.rounding import nudged
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +29,16 @@ class RunKind:
     Attributes:
         name: how rules and reports call it.
         script: what each rank does.
-        world: ranks with a process group on the mesh, or one process without.
+        world: ranks with a process group on the mesh; one process with a serial run; or one process
+            that is told to run distributed and has no group.
         lane: runs of different lanes share no process.
         after: the run whose checkpoint it reads; `source_phase` is the phase that writes it.
-        per_session: made once, not once per mesh.
+        per_session: made once, not once per mesh; what it reads is of the mesh that first asks.
     """
 
     name: str
     script: Callable[..., Any]
-    world: Literal["mesh", "serial"] = "mesh"
+    world: Literal["mesh", "serial", "groupless"] = "mesh"
     lane: str = "main"
     after: str = ""
     source_phase: str = "save"
@@ -37,7 +51,7 @@ RUNS = {
     kind.name: kind
     for kind in (
         RunKind("serial", scripts.serial, world="serial", per_session=True),
-        RunKind("refusal", scripts.refusal, world="serial", lane="refusal"),
+        RunKind("refusal", scripts.refusal, world="groupless", lane="refusal"),
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
         RunKind("parity", scripts.parity),
@@ -76,7 +90,51 @@ RUNS = {
             after="sharding",
             source_phase="save sharded",
         ),
-        RunKind("crossed", scripts.crossed, lane="resume", after="saving", partner=True),
+        RunKind("onward", onward.onward, lane="resume", after="saving"),
+        RunKind("overwriting", crash.overwriting),
+        RunKind("recovered", crash.recovering, lane="resume", after="overwriting"),
+        RunKind("failing", crash.failing),
+        RunKind(
+            "retried", crash.recovering, lane="resume", after="failing", source_phase="save again"
+        ),
+        RunKind("killed", crash.killed, lane="crash"),
+        RunKind("restarted", crash.restarting, lane="resume", after="killed"),
+        RunKind("overwriting sharded", crash.overwriting_sharded),
+        RunKind(
+            "recovered sharded",
+            crash.recovering_sharded,
+            lane="resume",
+            after="overwriting sharded",
+        ),
+        RunKind("failing sharded", crash.failing_sharded),
+        RunKind(
+            "retried sharded",
+            crash.recovering_sharded,
+            lane="resume",
+            after="failing sharded",
+            source_phase="save again",
+        ),
+        RunKind("killed sharded", crash.killed_sharded, lane="crash"),
+        RunKind(
+            "restarted sharded", crash.restarting_sharded, lane="resume", after="killed sharded"
+        ),
+        RunKind("crossed", crossing.crossed, lane="resume", after="saving", partner=True),
+        RunKind("serial saving", crossing.serial_saving, world="serial", per_session=True),
+        RunKind("from serial", crossing.from_serial, lane="resume", after="serial saving"),
+        RunKind(
+            "through serial",
+            crossing.through_serial,
+            world="serial",
+            lane="resume",
+            after="saving",
+        ),
+        RunKind(
+            "crossed back",
+            crossing.crossed_back,
+            after="through serial",
+            source_phase="save again",
+            partner=True,
+        ),
         RunKind(
             "files",
             scripts.files,
@@ -87,6 +145,9 @@ RUNS = {
         ),
     )
 }
-"""`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise.
-`crossed` reads what `saving` wrote on the partner mesh. `relayed` stops a second time and `relayed
-again` goes on from there; `rewound` loads the checkpoint from before the first step."""
+"""`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise. `nudged` is
+one whose gradients are off by a rounding error, for trainers whose restarts add up otherwise.
+`crossed` reads what `saving` wrote on the partner mesh, and `crossed back` what the serial run
+`through serial` made of it. `onward` is what the steps after a change of mesh are held against.
+`relayed` stops a second time and `relayed again` goes on from there; `rewound` loads the checkpoint
+from before the first step."""
