@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,6 +14,7 @@ import pytest
 from pytest_cplife import __version__
 from pytest_cplife.expected import Expectations
 from pytest_cplife.launchers import most_ranks
+from pytest_cplife.launchers.folders import PrivateFolder
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.options import Options
 from pytest_cplife.policy import settle
@@ -36,7 +35,7 @@ class Running:
         self.plan: Plan | None = None
         self._meshes: tuple[MeshSpec, ...] = ()
         self._session: Session | None = None
-        self._workdir: Path | None = None
+        self._workdir: PrivateFolder | None = None
 
     def begin(self) -> tuple[MeshSpec, ...]:
         """Import the adapter, plan the run, and return the meshes that it is over."""
@@ -124,15 +123,15 @@ class Running:
         if self._session is not None:
             self._session.close()
         if self._workdir is not None:
-            shutil.rmtree(self._workdir, ignore_errors=True)
+            self._workdir.remove()
         self._session = self._workdir = None
 
     def _open(self) -> Session:
         if self._session is None:
             from pytest_cplife.session import Session
 
-            self._workdir = Path(tempfile.mkdtemp(prefix="cplife-"))
-            settings = self.options.settings(self._workdir)
+            self._workdir = PrivateFolder()
+            settings = self.options.settings(self._workdir.path)
             limit, _ = self._limit()
             self._session = Session(replace(settings, max_world_size=limit))
             if self.plan is not None:

@@ -6,10 +6,8 @@ import atexit
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.collecting import uncollected
+from pytest_cplife.launchers.folders import PrivateFolder
 from pytest_cplife.launchers.messages import PoolSpec
 from pytest_cplife.launchers.worker import serve
 
@@ -105,14 +104,14 @@ class Pool:
         bare: bool = False,
         detail: bool = False,
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="cplife-"))
+        self._folder = PrivateFolder()
         self._reservation, port = reserve_port()
         self.owner = os.getpid()
         self.spec = PoolSpec(
             size=size,
             device=device,
             backend=backend,
-            folder=str(self._folder),
+            folder=str(self._folder.path),
             master_port=port,
             serial=serial,
             bare=bare,
@@ -145,7 +144,7 @@ class Pool:
             rank.end()
         self.ranks = []
         self._reservation.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
 
 def log_tail(spec: PoolSpec, rank: int) -> str:

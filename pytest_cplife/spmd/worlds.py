@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from pytest_cplife.launchers import make_launcher, most_ranks
 from pytest_cplife.launchers.base import Launcher, World, WorldFailure
+from pytest_cplife.launchers.folders import PrivateFolder
 from pytest_cplife.options import RankOptions, resolve_ranks
 from pytest_cplife.spmd.outcome import Ended, ranks_text, read_notes, told
 from pytest_cplife.spmd.parcel import Parcel
@@ -115,8 +114,8 @@ class UserWorld(World):
     def _play(
         self, function: Callable[..., Any], *args: Any, style: Style, timeout: float | None
     ) -> Round:
-        folder = Path(tempfile.mkdtemp(prefix="cplife-"))
-        done = Round(self.size)
+        private = PrivateFolder()
+        folder, done = private.path, Round(self.size)
         try:
             site = Site(str(folder), os.getpid(), style)
             try:
@@ -130,7 +129,7 @@ class UserWorld(World):
             if self.notes:
                 done.output.append(("Left behind by ranks, and put right", "\n".join(self.notes)))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            private.remove()
         return done
 
 

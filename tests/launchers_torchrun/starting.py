@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -84,3 +85,14 @@ def run_all(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[Said]:
 def run(command: Sequence[str], **environment: str) -> Said:
     (said,) = run_all((command, environment))
     return said
+
+
+def left_behind(temporary: Path) -> list[str]:
+    """Folders in `temporary`, and processes that have been started with it as theirs."""
+    left = [f"folder {path}" for path in temporary.glob("cplife-*")]
+    mine = f"TMPDIR={temporary}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if mine in (process / "environ").read_bytes().split(b"\0"):
+                left.append(f"process {process.name}")
+    return left

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.launchers_torchrun.starting import (
     HERE,
     Said,
     free_port,
+    left_behind,
     run_all,
     slurm_task,
     torchrun,
@@ -36,7 +39,7 @@ def two_torchruns(test: str) -> list[Said]:
     )
 
 
-def two_tasks(test: str) -> list[Said]:
+def two_tasks(test: str, **environment: str) -> list[Said]:
     port = free_port()
     return run_all(
         *(
@@ -49,6 +52,7 @@ def two_tasks(test: str) -> list[Said]:
                     "SLURM_NODEID": str(task),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
+                    **environment,
                 },
             )
             for task in range(2)
@@ -84,8 +88,13 @@ def test_a_rank_that_dies_after_its_last_call_fails_the_run_all_the_same() -> No
     assert re.search(r"cplife: rank 1 on \S+ \(process \d+\) has died", first.text), first.text
 
 
-def test_the_other_node_ends_with_a_message_when_rank_0_is_killed() -> None:
-    first, second = two_tasks("rank_0_is_killed")
+def test_when_rank_0_is_killed_the_other_node_says_so_and_nothing_is_left(tmp_path: Path) -> None:
+    first, second = two_tasks("rank_0_is_killed", TMPDIR=str(tmp_path))
     assert first.status == -9
     assert second.status == 1
     assert re.search(r"cplife: rank 1 on \S+ ends: rank 0 has gone", second.text), second.text
+    # Rank 0's own agent and the ranks of both end by themselves, soon.
+    end = time.monotonic() + 60
+    while (left := left_behind(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_cplife.launchers.channel import Channel
+from pytest_cplife.launchers.folders import PrivateFolder
 from pytest_cplife.launchers.messages import PoolSpec
 from pytest_cplife.launchers.pool import RankProcess, log_tail, quiet_fork
 from pytest_cplife.launchers.torchrun.given import Given
@@ -49,6 +48,7 @@ class _Member:
 
     process: RankProcess
     spec: PoolSpec
+    folder: PrivateFolder
     told: bool = False
 
 
@@ -135,7 +135,8 @@ class Agent:
 
     def _start(self, world: int, spec: PoolSpec) -> None:
         rank = self._given.rank
-        own = replace(spec, folder=tempfile.mkdtemp(prefix="cplife-"))
+        folder = PrivateFolder()
+        own = replace(spec, folder=str(folder.path))
         control = connect(self._address, Hello(world, rank, Purpose.CONTROL))
         watch = connect(self._address, Hello(world, rank, Purpose.WATCH))
         agent = os.getpid()
@@ -147,7 +148,7 @@ class Agent:
         # The rank's alone now, so that rank 0 sees them close when it dies.
         control.close()
         watch.close()
-        self._members[world] = _Member(RankProcess(rank, pid, control, watch), own)
+        self._members[world] = _Member(RankProcess(rank, pid, control, watch), own, folder)
 
     def _tell_of_the_dead(self) -> None:
         for world, member in self._members.items():
@@ -160,7 +161,7 @@ class Agent:
         member = self._members.pop(world, None)
         if member is not None:
             member.process.end()
-            shutil.rmtree(member.spec.folder, ignore_errors=True)
+            member.folder.remove()
 
     def _say(self, word: Any) -> None:
         self._link.send_object(word, _SEND_SECONDS)
