@@ -28,7 +28,10 @@ class Others:
         me = _place(config)
         if me is None or me.rank == 0:
             return None
-        from pytest_cplife.launchers.torchrun.entry import follow
+        from pytest_cplife.launchers.collecting import uncollected
+
+        with uncollected():
+            from pytest_cplife.launchers.torchrun.entry import follow
 
         return follow(me, _patience(config))
 
@@ -43,7 +46,10 @@ class First:
         me = _place(config)
         if me is None or me.rank > 0 or hasattr(config, "workerinput"):
             return (yield)
-        from pytest_cplife.launchers.torchrun.entry import lead
+        from pytest_cplife.launchers.collecting import uncollected
+
+        with uncollected():
+            from pytest_cplife.launchers.torchrun.entry import lead
 
         with lead(me, _patience(config)) as role:
             # Whatever goes wrong from here on, the others are let go.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_cplife.launchers.base import Launcher
-from pytest_cplife.launchers.collecting import uncollected
 
 LAUNCHERS = ("processes", "threads", "torchrun")
 """Names that `make_launcher` accepts."""
@@ -40,6 +39,8 @@ def make_launcher(
         ValueError: there is no such launcher.
         RuntimeError: this process cannot be what the launcher needs.
     """
+    from pytest_cplife.launchers.collecting import uncollected
+
     with uncollected():  # the first of them to be loaded imports DTensor
         chosen = _class_of(name)
     return chosen(device=device, backend=backend, timeout=timeout)

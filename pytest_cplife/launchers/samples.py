@@ -30,8 +30,9 @@ _RENDEZVOUS = frozenset(
     {"recv", "send", "_new_process_group_helper", "_store_based_barrier", "monitored_barrier"}
 )
 _POLLING = frozenset({"_new_process_group_helper", "_store_based_barrier"})
+# Whoever calls the user's function, innermost last.
+_CALLERS = ("pytest_cplife/launchers/worker.py", "pytest_cplife/spmd/rank.py")
 # A thread that waits inside these waits for another thread of the same process.
-_CALLER = "pytest_cplife/launchers/worker.py"
 _PARKS = ("threading.py", "queue.py", "concurrent/futures/thread.py", "concurrent/futures/_base.py")
 _WAIT = re.compile(r"\.wait\(|wait_tensor\(|\.synchronize\(")
 # gloo's own loop wakes every few milliseconds whether there is work or not.
@@ -105,7 +106,7 @@ def take_sample(recorder: Recorder) -> Sample:
 def _stack_text(frame: FrameType) -> str:
     """The stack from the called function on, without what the launcher did to call it."""
     lines = traceback.extract_stack(frame)
-    ours = [i for i, line in enumerate(lines) if line.filename.endswith(_CALLER)]
+    ours = [i for i, line in enumerate(lines) if line.filename.endswith(_CALLERS)]
     return "".join(traceback.format_list(lines[ours[-1] + 1 if ours else 0 :])[-25:])
 
 

@@ -51,8 +51,8 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
-def run_all(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[Said]:
-    """Run commands side by side until the last has ended.
+def run_all(*commands: tuple[Sequence[str], Mapping[str, str]], folder: Path = ROOT) -> list[Said]:
+    """Run commands side by side in `folder` until the last has ended.
 
     Raises:
         AssertionError: one does not end; all are killed with all that they have started.
@@ -60,7 +60,7 @@ def run_all(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[Said]:
     processes = [
         subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=folder,
             env=clean_environment(**environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -82,8 +82,8 @@ def run_all(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[Said]:
     return said
 
 
-def run(command: Sequence[str], **environment: str) -> Said:
-    (said,) = run_all((command, environment))
+def run(command: Sequence[str], *, folder: Path = ROOT, **environment: str) -> Said:
+    (said,) = run_all((command, environment), folder=folder)
     return said
 
 

@@ -68,16 +68,16 @@ def test_workers_of_xdist_are_refused() -> None:
 
 def test_ranks_that_never_come_are_named_in_time() -> None:
     said = run(
-        slurm_task("--cplife-timeout=2", f"{HERE}/nodes.py", "-k", "alone_on_its_node"),
+        slurm_task("--cplife-timeout=1", f"{HERE}/nodes.py", "-k", "alone_on_its_node"),
         SLURM_PROCID="0",
         SLURM_NTASKS="3",
     )
     assert said.status == 2, said.text
-    assert "SLURM was to start 3 ranks, but ranks 1, 2 did not come within 2 s" in said.text
+    assert "SLURM was to start 3 ranks, but ranks 1, 2 did not come within 1 s" in said.text
 
 
 def test_rank_0_that_never_comes_is_told_by_the_others() -> None:
-    said = run(slurm_task("--cplife-timeout=2", REFERENCE), SLURM_PROCID="1", SLURM_NTASKS="2")
+    said = run(slurm_task("--cplife-timeout=1", REFERENCE), SLURM_PROCID="1", SLURM_NTASKS="2")
     assert said.status == 1
     assert "cplife: rank 1 ends: rank 0 was not reached at 127.0.0.1:" in said.text
     assert reports(said) == 0

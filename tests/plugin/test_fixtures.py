@@ -139,6 +139,7 @@ def test_a_rank_without_an_exception_is_told_of_in_words(processes: Ran) -> None
     told = processes.section("test_times_out")
     assert "rank 1 hung: Timeout: " in told and "deadline of 1 s" in told
     assert "in test_times_out" in told and "rank 0 did not fail" in told
+    assert "spmd" not in told
     summary = r"^FAILED test_marked.py::test_times_out - rank 1 hung: Timeout: "
     assert re.search(summary, processes.text, re.MULTILINE)
 
