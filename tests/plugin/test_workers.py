@@ -47,18 +47,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("judged")
 
 
+@pytest.fixture(scope="module", params=["processes", "threads"])
+def launcher(request: pytest.FixtureRequest) -> str:
+    return f"--cplife-launcher={request.param}"
+
+
 @pytest.fixture(scope="module")
-def alone(folder: Path) -> dict[str, Any]:
-    report = judge(folder)[1]
+def alone(folder: Path, launcher: str) -> dict[str, Any]:
+    report = judge(folder, launcher)[1]
     assert report["denominator"]["passed"] == 1 + 2 * len(MESHES)
     return report
 
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_report_is_that_of_a_run_without_workers(
-    folder: Path, alone: dict[str, Any], workers: int
+    folder: Path, alone: dict[str, Any], launcher: str, workers: int
 ) -> None:
-    output, report = judge(folder, f"-n{workers}")
+    output, report = judge(folder, launcher, f"-n{workers}")
     assert report == alone
     # Evidence is gathered once per mesh, because one worker has all of its rules.
     place = defaultdict(set)
