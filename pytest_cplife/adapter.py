@@ -254,6 +254,10 @@ class LifecycleAdapter(ABC):
     """False where :meth:`TrainingRun.load` is possible only before the first step."""
     initialises_process_group: bool = False
     """True where the trainer calls ``init_process_group`` itself; each start gets fresh workers."""
+    bitwise_resume: bool = True
+    """False where a process that has just started adds up its first gradients in another order than
+    one that runs on, as DDP does on more than two ranks. A resumed run may then differ by what a
+    last bit in its gradients does, which the suite measures on a run that never stopped."""
 
     @abstractmethod
     def build_serial_model(self) -> nn.Module:

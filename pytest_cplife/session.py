@@ -19,7 +19,7 @@ from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
 from pytest_cplife.rules.diagnosis import diagnose
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
-from pytest_cplife.rules.noise import measure_noise
+from pytest_cplife.rules.noise import larger, measure_noise, measure_rounding
 from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
@@ -128,7 +128,7 @@ class Session:
                 raise NotCovered(f"capability {', '.join(lacking)} is not offered")
             verdict = _apply(rule, mesh, case)
             if verdict.violations and rule.budgeted:
-                noise = self._noise(spec)
+                noise = self._noise(rule, spec)
                 if noise.by_subject:
                     verdict = _apply(rule, mesh, replace(case, noise=noise))
             return verdict
@@ -177,8 +177,13 @@ class Session:
             return None
         return meshes[meshes.index(spec) - 1]
 
-    def _noise(self, spec: MeshSpec | None) -> Noise:
-        return measure_noise(self._run("uninterrupted", spec), self._run("twin", spec))
+    def _noise(self, rule: Rule, spec: MeshSpec | None) -> Noise:
+        """What `rule` has to allow for; rounding counts where a run that was stopped is judged."""
+        run = self._run("uninterrupted", spec)
+        noise = measure_noise(run, self._run("twin", spec))
+        if self.declared.bitwise_resume or not any(RUNS[name].after for name in rule.runs):
+            return noise
+        return larger(noise, measure_rounding(run, self._run("nudged", spec)))
 
     def _capabilities(self, case: Case) -> set[str]:
         """What adapter and run offer.
@@ -203,6 +208,7 @@ def _declared(cls: type[LifecycleAdapter]) -> Declared:
         rng_policy=cls.rng_policy,
         save_points=cls.save_points,
         initialises_process_group=cls.initialises_process_group,
+        bitwise_resume=cls.bitwise_resume,
         ema_spec=cls.ema_spec,
         capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
     )

@@ -109,6 +109,7 @@ def _attributes(subject: object) -> Iterator[str]:
         "ema_spec": _ema,
         "live_load": _flag,
         "initialises_process_group": _flag,
+        "bitwise_resume": _flag,
     }
     values: dict[str, Any] = {}
     for name, check in checks.items():

@@ -19,6 +19,7 @@ class Declared:
     rng_policy: str = "offset"
     save_points: str = "any"
     initialises_process_group: bool = False
+    bitwise_resume: bool = True
     ema_spec: EmaSpec | None = None
     capabilities: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
@@ -48,7 +49,7 @@ SAFETY = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far two uninterrupted runs of the trainer are apart, by moment and subject.
+    """How far runs of the trainer that never stopped are apart, by moment and subject.
 
     Another run is one sample of the noise, allowed for with `SAFETY`.
     """

@@ -10,6 +10,7 @@ from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.model import Rule, Violation
+from pytest_cplife.rules.noise import unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Pattern:
 
 
 _VALUES = ("SAVE-05", "SAVE-06", "LOAD-02", "LOAD-09", "OPT-02", "DCP-04", "DCP-05")
+_LAST_BITS = 16
 
 
 def diagnose(rule: Rule, case: Case, violations: Sequence[Violation]) -> str:
@@ -174,6 +176,17 @@ def _optimizer(case: Case, violations: Sequence[Violation]) -> bool:
     return any(name in y and not _equal(x[name], y[name]) for name in x)
 
 
+def _rounding_only(case: Case, violations: Sequence[Violation]) -> bool:
+    run = case["uninterrupted"]
+    tensors = _tensors(run.at("end"))
+    return _optimizer(case, violations) and all(
+        violation.difference is not None
+        and violation.subject in tensors
+        and violation.difference <= _LAST_BITS * unit(run, tensors[violation.subject])
+        for violation in violations
+    )
+
+
 def _weights_lost(case: Case, violations: Sequence[Violation]) -> bool:
     return not _weights_came_back(case)
 
@@ -246,6 +259,13 @@ PATTERNS = (
         "weights were equal after the load and the first loss differs: data position or random"
         " streams",
         _data_or_noise,
+    ),
+    Pattern(
+        ("GO-02", "GO-03"),
+        "only last bits differ, from the first step on: a process that has just started adds up its"
+        " gradients in another order, as DDP does until it rebuilds its buckets (not so with"
+        " find_unused_parameters=True); where that is meant, declare bitwise_resume = False",
+        _rounding_only,
     ),
     Pattern(
         ("GO-02", "GO-03", "GO-04"),

@@ -28,7 +28,7 @@ def uninterrupted(rank: Rank, order: Order) -> None:
     stage.recorder.fact("placeholders", call_placeholders(run.model, stage.adapter.placeholders))
     train_to_save_point(stage, run)
     stage.recorder.moment("at save point", run)
-    _train_on(stage, run)
+    train_on(stage, run)
     stage.close(run)
 
 
@@ -42,7 +42,7 @@ def saving(rank: Rank, order: Order) -> None:
         run.save(order.output)
     stage.recorder.fact("saved", order.output.exists())
     stage.recorder.moment("after save", run)
-    _train_on(stage, run)
+    train_on(stage, run)
     stage.close(run)
 
 
@@ -68,7 +68,7 @@ def resumed(rank: Rank, order: Order) -> None:
     run = stage.start()
     stage.recorder.moment("start", run)
     load(stage, run)
-    _train_on(stage, run)
+    train_on(stage, run)
     with stage.recorder.phase("save again"):
         run.save(order.output)
     stage.close(run)
@@ -153,7 +153,8 @@ def train_to_save_point(stage: Stage, run: TrainingRun) -> None:
                 stage.recorder.moment(f"after step {step}", run)
 
 
-def _train_on(stage: Stage, run: TrainingRun) -> None:
+def train_on(stage: Stage, run: TrainingRun) -> None:
+    """From the save point to the end, looking after the first step and at the end."""
     _, after = stage.order.steps
     with stage.recorder.phase("train on"):
         next_step(stage, run)

@@ -54,6 +54,7 @@ RUNS = {
         RunKind("refusal", scripts.refusal, world="groupless", lane="refusal"),
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
+        RunKind("nudged", nudged),
         RunKind("parity", scripts.parity),
         RunKind("saving", scripts.saving),
         RunKind("early", scripts.early),
@@ -145,8 +146,8 @@ RUNS = {
         ),
     )
 }
-"""`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise. `nudged` is
-one whose gradients are off by a rounding error, for trainers whose restarts add up otherwise.
+"""`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise.
+`nudged` is one whose gradients are off by rounding, for trainers whose restarts add up otherwise.
 `crossed` reads what `saving` wrote on the partner mesh, and `crossed back` what the serial run
 `through serial` made of it. `onward` is what the steps after a change of mesh are held against.
 `relayed` stops a second time and `relayed again` goes on from there; `rewound` loads the checkpoint

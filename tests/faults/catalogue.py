@@ -18,6 +18,7 @@ _MODULES = (
     "scheduling",
     "streaming",
     "going",
+    "rounding",
     "average",
     "refusing",
     "distributed",

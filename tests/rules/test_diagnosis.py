@@ -22,6 +22,8 @@ EXPECTED = [
     ("PermutedRows", "SAVE-05", ""),
     ("BiasCorrectionRestarts", "OPT-02", "step counts did not"),
     ("BiasCorrectionRestarts", "GO-02", "not data or noise"),
+    ("UndeclaredRestart", "GO-02", "bitwise_resume = False"),
+    ("RateOffByAThousandth", "GO-02", "not data or noise"),
     ("LoaderStartsAgain", "GO-04", "data position or random streams"),
     ("NeverSynchronises", "GRAD-06", "not reduced over all of them alike"),
     ("DriftingReplica", "GRAD-07", "the same gradients"),

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.rules.case import Noise
-from pytest_cplife.rules.noise import measure_noise
+from pytest_cplife.rules.noise import larger, measure_noise, measure_rounding
 from tests.rules.builders import Lab
 
 MOMENTS = ("after first step", "at save point", "after next step", "end")
@@ -79,3 +80,33 @@ def test_tensors_that_cannot_be_compared_have_no_noise(lab: Lab) -> None:
     bad[1] = replace(bad[1], shape=(4,))
     seen = lab.snapshots(parameters={"w": bad})
     assert measure_noise(one, lab.run("twin", dict.fromkeys(MOMENTS, seen))) == Noise({})
+
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def test_rounding_counts_from_the_save_point_on(lab: Lab) -> None:
+    """A tensor whose bits all came out alike may do otherwise: it is allowed one of them."""
+    one = uninterrupted(lab, [1.0, 2.0], [0.5, 0.25], buffers={"count": lab.plain([7])})
+    assert measure_rounding(one, one).by_subject == {
+        ("after next step", "w"): 2.0 * EPS,
+        ("end", "w"): 2.0 * EPS,
+        ("after next step", "count"): 0.0,
+        ("end", "count"): 0.0,
+        ("losses", "1"): 0.5 * EPS,
+        ("losses", "2"): 0.25 * EPS,
+    }
+
+
+def test_rounding_that_grows_is_what_was_measured(lab: Lab) -> None:
+    one = uninterrupted(lab, [1.0, 2.0], [0.5, 0.25])
+    noise = measure_rounding(one, uninterrupted(lab, [1.0, 2.5], [0.5, 0.75])).by_subject
+    assert (noise["end", "w"], noise["losses", "2"]) == (0.5, 0.5)
+    lost = lab.run("nudged", {}, losses={"next": [[0.5]] * 2, "rest": [[0.25]] * 2})
+    assert ("end", "w") not in measure_rounding(one, lost).by_subject
+
+
+def test_the_larger_noise_counts() -> None:
+    one, other = Noise({("end", "w"): 1.0, ("end", "v"): 2.0}), Noise({("end", "w"): 3.0})
+    assert larger(one, other).by_subject == {("end", "w"): 3.0, ("end", "v"): 2.0}
+    assert larger(one, Noise({})) == one

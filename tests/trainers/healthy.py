@@ -7,6 +7,7 @@ HEALTHY = (
     "tests.trainers.fsdp2:Adapter",
     "tests.trainers.sharded:Adapter",
     "tests.trainers.ddp:Adapter",
+    "tests.trainers.ddp:Rebucketing",
     "tests.trainers.sgd:Adapter",
     "tests.trainers.sgd:Momentum",
     "tests.trainers.two_optimizers:Adapter",
