@@ -11,22 +11,16 @@ import torch.distributed as dist
 from pytest_cplife.launchers.base import Rank, World, WorldFailure
 
 SUITE = """
+    import pytest
     import torch.distributed as dist
-    from pytest_cplife.launchers import make_launcher
 
+    @pytest.mark.cplife(mesh="cp=2", timeout=2)
     def test_it():
-        def body(rank):
-            here = f"the rank is {rank.rank}"
-            dist.barrier()
-            if rank.rank == 1:
-                BREAK
-            dist.barrier()
-
-        launcher = make_launcher("threads", timeout=TIMEOUT)
-        try:
-            launcher.world(2).run(body)
-        finally:
-            launcher.close()
+        here = f"the rank is {dist.get_rank()}"
+        dist.barrier()
+        if dist.get_rank() == 1:
+            BREAK
+        dist.barrier()
 """
 
 
@@ -76,10 +70,11 @@ def test_a_deadlock_can_be_looked_at_where_the_rank_waits(two: World) -> None:
 def test_the_debugger_stops_in_the_rank(
     pytester: pytest.Pytester, statement: str, options: list[str], verdict: str
 ) -> None:
-    path = pytester.makepyfile(SUITE.replace("BREAK", statement).replace("TIMEOUT", "3"))
+    path = pytester.makepyfile(SUITE.replace("BREAK", statement))
     command = [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", str(path)]
+    command += ["--cplife-launcher=threads", "-p", "no:hypothesispytest"]
     # Looking takes longer than the deadline of the call: whoever looks may take their time.
-    commands = "import time; time.sleep(5)\np 'so ' + here\nc\nq\n"
+    commands = "import time; time.sleep(3)\np 'so ' + here\nc\nq\n"
     done = subprocess.run(command, input=commands, capture_output=True, text=True, timeout=120)
     assert "so the rank is 1" in done.stdout, done.stdout
     assert f"1 {verdict}" in done.stdout
