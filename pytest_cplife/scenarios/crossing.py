@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.onward import go_on, resume, shake
+from pytest_cplife.scenarios.onward import go_on, resume_twice
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import load, train_to_save_point
 
@@ -21,7 +21,7 @@ def crossed(rank: Rank, order: Order) -> None:
 
 
 def serial_saving(rank: Rank, order: Order) -> None:
-    """A serial run: train, save, go on; then go on once more, from the file and shaken."""
+    """A serial run: train, save, and go on from the file."""
     stage = set_stage(rank, order)
     run = _start(stage)
     if run is None:
@@ -34,13 +34,8 @@ def serial_saving(rank: Rank, order: Order) -> None:
         except NotImplementedError as reason:
             stage.recorder.absent(f"a serial run does not save ({reason})", "before save")
             return
-    go_on(stage, run, "onward")
     stage.close(run)
-    run = stage.start()
-    resume(stage.reading(order.output), run)
-    shake(run)
-    go_on(stage, run, "shaken")
-    stage.close(run)
+    resume_twice(stage.reading(order.output))
 
 
 def from_serial(rank: Rank, order: Order) -> None:

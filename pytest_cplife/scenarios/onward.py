@@ -16,24 +16,23 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def onward(rank: Rank, order: Order) -> None:
-    """Load what was saved and go on; then once more, from weights that are shaken a little."""
-    stage = set_stage(rank, order)
+    """Load what the mesh saved and go on."""
+    resume_twice(set_stage(rank, order))
+
+
+def resume_twice(stage: Stage) -> None:
+    """Load and go on; then once more, from weights that are shaken a little."""
     for name in ("onward", "shaken"):
         run = stage.start()
-        resume(stage, run)
+        assert stage.order.source is not None
+        with stage.recorder.phase("load"):
+            run.load(stage.order.source)
+            run.ready()
         if name == "shaken":
             shake(run)
         stage.predict(f"{name} prediction", run)
         go_on(stage, run, name)
         stage.close(run)
-
-
-def resume(stage: Stage, run: TrainingRun) -> None:
-    """Load the order's source."""
-    assert stage.order.source is not None
-    with stage.recorder.phase("load"):
-        run.load(stage.order.source)
-        run.ready()
 
 
 def go_on(stage: Stage, run: TrainingRun, name: str) -> None:

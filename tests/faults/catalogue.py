@@ -27,6 +27,9 @@ _MODULES = (
     "parity",
     "unseen",
 )
+    "crossing",
+    "crashing",
+    "crashing_sharded",
 
 for _name in _MODULES:
     import_module(f"tests.faults.{_name}")
