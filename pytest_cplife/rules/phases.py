@@ -113,6 +113,48 @@ OWNERS: dict[tuple[str, str], str] = {
     ("crossed", "close"): "LOAD-09",
 }
 
+CRASH_OFFSETS = {"": 0, " sharded": 12}
+"""By the ending of a run's name: the number after which its CRASH rules begin."""
+
+_INTERRUPTED = {
+    ("overwriting", "start"): 8,
+    ("overwriting", "train"): 8,
+    ("overwriting", "save"): 8,
+    ("overwriting", "close"): 8,
+    ("recovered", "put back"): 8,
+    ("recovered", "start"): 8,
+    ("recovered", "load"): 8,
+    ("recovered", "load an interrupted save"): 9,
+    ("recovered", "close"): 8,
+    ("failing", "start"): 6,
+    ("failing", "train"): 6,
+    ("failing", "save"): 6,
+    ("failing", "failing save"): 1,
+    ("failing", "save again"): 6,
+    ("failing", "close"): 6,
+    ("retried", "put back"): 6,
+    ("retried", "start"): 6,
+    ("retried", "load"): 6,
+    ("retried", "load an interrupted save"): 3,
+    ("retried", "close"): 6,
+    ("killed", "start"): 12,
+    ("killed", "train"): 12,
+    ("killed", "save"): 12,
+    ("killed", "close"): 12,
+    ("restarted", "start"): 12,
+    ("restarted", "load an interrupted save"): 11,
+    ("restarted", "train"): 12,
+    ("restarted", "save again"): 12,
+    ("restarted", "load"): 12,
+    ("restarted", "close"): 12,
+}
+
+OWNERS |= {
+    (run + suffix, phase): f"CRASH-{number + offset:02}"
+    for suffix, offset in CRASH_OFFSETS.items()
+    for (run, phase), number in _INTERRUPTED.items()
+}
+
 
 def owner(run: str, phase: str) -> str:
     """The rule that fails when `phase` of `run` does.

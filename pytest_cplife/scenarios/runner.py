@@ -124,6 +124,8 @@ class Runner:
         except WorldFailure as error:
             failure = error
         journals = tuple(read_journal(order.journal(rank)) for rank in range(world.size))
+        if failure is not None and _was_meant(failure, journals):
+            failure = None
         return RunEvidence(
             name=kind.name,
             spec=spec,
@@ -131,6 +133,12 @@ class Runner:
             failure=None if failure is None else _explain(failure, journals),
             assembler=self._assembler,
         )
+
+
+def _was_meant(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> bool:
+    """Whether the rank that died is the one that the script had sentenced, as it noted before."""
+    dead = failure.primary
+    return dead.kind == "killed" and bool(journals[dead.rank].facts.get("doomed"))
 
 
 def _explain(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> RunFailure:

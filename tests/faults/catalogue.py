@@ -25,11 +25,11 @@ _MODULES = (
     "formats",
     "golden",
     "parity",
-    "unseen",
-)
     "crossing",
     "crashing",
     "crashing_sharded",
+    "unseen",
+)
 
 for _name in _MODULES:
     import_module(f"tests.faults.{_name}")

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from pytest_cplife import LifecycleAdapter, RankContext, TrainingRun
+from tests.trainers.agreement import on_rank_zero
 from tests.trainers.architecture import check_architecture, check_named
 from tests.trainers.data import Batch, Part, fixed_inputs, global_batch
 from tests.trainers.model import TinyNet, build_model
@@ -141,14 +142,16 @@ class LoopRun(TrainingRun):
             **self.counters(),
             **self.export_extra(),
         }
-        if self.ctx.rank == 0:
-            unfinished = path.with_name(f"{path.name}.unfinished")
-            torch.save(payload, unfinished)
-            unfinished.replace(path)
-        self.barrier()
+        on_rank_zero(self.ctx, lambda: self.write(payload, path))
+
+    def write(self, payload: Mapping[str, Any], path: Path) -> None:
+        """Write the file on one rank, wholly or not at all."""
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        torch.save(payload, unfinished)
+        unfinished.replace(path)
 
     def load(self, path: Path) -> None:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
+        payload = self.read_file(path)
         self.check_file(payload)
         self.restore_optimizers(payload["optimizers"])
         self.restore_model(payload["model"])
@@ -157,6 +160,9 @@ class LoopRun(TrainingRun):
         self.restore_counters(payload)
         self.seed()
         self.restore_extra(payload)
+
+    def read_file(self, path: Path) -> Any:
+        return torch.load(path, map_location="cpu", weights_only=True)
 
     def check_file(self, payload: Mapping[str, Any]) -> None:
         """Refuse a file that does not fit, before anything is changed."""

@@ -7,6 +7,7 @@ files are checked before anything is read, and what is read into are copies.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from tests.trainers import fsdp2
+from tests.trainers.agreement import on_rank_zero
 
 REST = "run.pt"
 """What is no tensor, and the checksums of the tensor files."""
@@ -26,13 +28,37 @@ class Sharded(fsdp2.Fsdp2Run):
     """Adds `save_sharded` and `load_sharded`."""
 
     def save_sharded(self, path: Path) -> None:
-        dcp.save(self.sharded_tensors(), checkpoint_id=path)
-        if self.ctx.rank == 0:
-            rest = self.sharded_rest() | {"checksums": checksums(path)}
-            torch.save(rest, path / REST)
-        self.barrier()
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        on_rank_zero(self.ctx, lambda: self.prepare(path, unfinished))
+        self.write_tensors(unfinished)
+        on_rank_zero(self.ctx, lambda: self.publish(unfinished, path))
+
+    def prepare(self, path: Path, unfinished: Path) -> None:
+        """Remove what an earlier save has not finished, and complete what it nearly had."""
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not path.exists() and older(path).exists():
+            older(path).rename(path)
+
+    def write_tensors(self, folder: Path) -> None:
+        try:
+            dcp.save(self.sharded_tensors(), checkpoint_id=folder)
+        except CheckpointException as error:
+            # No Exception by its class, it would pass by every handler of a caller.
+            raise RuntimeError(f"cannot write {folder}: {error}") from error
+
+    def publish(self, unfinished: Path, path: Path) -> None:
+        """Complete the folder, and exchange it for the one at `path`."""
+        rest = self.sharded_rest() | {"checksums": checksums(unfinished)}
+        torch.save(rest, unfinished / REST)
+        shutil.rmtree(older(path), ignore_errors=True)
+        if path.exists():
+            path.rename(older(path))
+        unfinished.rename(path)
+        shutil.rmtree(older(path), ignore_errors=True)
 
     def load_sharded(self, path: Path) -> None:
+        if not path.exists():
+            path = older(path)  # a save was stopped between its two renames
         rest = torch.load(path / REST, weights_only=True)
         self.verify(path, rest)
         tensors = self.template(rest["layout"])
@@ -63,6 +89,9 @@ class Sharded(fsdp2.Fsdp2Run):
         if found != rest["checksums"]:
             wrong = sorted(k for k, v in rest["checksums"].items() if found.get(k) != v)
             raise ValueError(f"damaged or missing files: {wrong}")
+
+    def write(self, tensors: dict[str, Any], path: Path) -> None:
+        dcp.save(tensors, checkpoint_id=path)
 
     def read(self, tensors: dict[str, Any], path: Path) -> None:
         try:
@@ -98,6 +127,11 @@ class Sharded(fsdp2.Fsdp2Run):
             scheduler.load_state_dict(state)
         self.restore_counters(rest)
         self.seed()
+
+
+def older(path: Path) -> Path:
+    """Where the checkpoint at `path` is while a newer one takes its place."""
+    return path.with_name(f"{path.name}.older")
 
 
 def detached(value: Tensor) -> Tensor:
