@@ -250,6 +250,11 @@ class LifecycleAdapter(ABC):
     that tensor parallelism leaves alone). They are judged by equality over the ranks."""
     launchers: Collection[str] = ("processes", "threads", "torchrun")
     """The launchers that the trainer can run under."""
+    payload_objects: bool | Collection[str] = ()
+    """What checkpoints hold beside plain data, by design: qualified names of classes and functions
+    (``"mytrainer.state.Callbacks"``) that their pickles carry, or True for any object, where a load
+    cannot be restricted. Without it the suite looks for files that ``torch.load`` reads under
+    ``weights_only=True``, and for loads that run no code of the file's."""
     live_load: bool = True
     """False where :meth:`TrainingRun.load` is possible only before the first step."""
     initialises_process_group: bool = False

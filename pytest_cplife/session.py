@@ -202,11 +202,13 @@ class Session:
 
 
 def _declared(cls: type[LifecycleAdapter]) -> Declared:
+    objects = cls.payload_objects
     return Declared(
         placeholders=tuple(cls.placeholders),
         plain_parameters=tuple(cls.plain_parameters),
         rng_policy=cls.rng_policy,
         save_points=cls.save_points,
+        payload_objects=objects if isinstance(objects, bool) else tuple(objects),
         initialises_process_group=cls.initialises_process_group,
         bitwise_resume=cls.bitwise_resume,
         ema_spec=cls.ema_spec,

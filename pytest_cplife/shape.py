@@ -106,6 +106,7 @@ def _attributes(subject: object) -> Iterator[str]:
         "rng_policy": lambda value: _one_of(value, _RNG_POLICIES),
         "save_points": lambda value: _one_of(value, _SAVE_POINTS),
         "steps_per_epoch": _steps,
+        "payload_objects": _objects,
         "ema_spec": _ema,
         "live_load": _flag,
         "initialises_process_group": _flag,
@@ -155,6 +156,13 @@ def _prefixes(value: Any) -> str:
         return ""
     again = f"; write ({value!r},)" if isinstance(value, str) else ""
     return f"a collection of names{again}"
+
+
+def _objects(value: Any) -> str:
+    named = _is_collection_of_text(value) and all("." in name for name in value)
+    if isinstance(value, bool) or named:
+        return ""
+    return "True, False or a collection of qualified names, such as ('mytrainer.state.Callbacks',)"
 
 
 def _launchers(value: Any) -> str:

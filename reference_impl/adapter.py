@@ -85,6 +85,7 @@ class Adapter(LifecycleAdapter):
     placeholders = PLACEHOLDERS
     rng_policy: Literal["restore", "offset", "none"] = "offset"
     steps_per_epoch = 4
+    payload_objects = True  # `Trainer.extra` takes whatever a user wants to find again
     config = TrainerConfig()
     ema_spec = EmaSpec(decay=warmed_up(TrainerConfig.ema_decay))
 

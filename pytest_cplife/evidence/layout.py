@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
+import torch
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 Shape = tuple[int, ...]
 Box = tuple[Shape, Shape]
 """Offsets and sizes of a chunk."""
+_AVERAGES = re.compile(r"ema|swa|avg|average|shadow", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +27,19 @@ class ShardLayout:
         metadata: how many ``.metadata`` files there are.
         files: size in bytes of each data file by name.
         chunks: for each tensor its global shape and its chunks.
+        written: bytes of tensors that each data file holds, headers apart.
+        largest: bytes of the largest piece in them.
     """
 
     metadata: int
     files: dict[str, int]
     chunks: dict[str, tuple[Shape, list[Box]]]
+    written: dict[str, int] = field(default_factory=dict)
+    largest: int = 0
+
+    def written_by(self, rank: int) -> int:
+        """Bytes of tensors in the files of `rank`, by their names."""
+        return sum(n for name, n in self.written.items() if name.startswith(f"__{rank}_"))
 
 
 def data_files(path: Path) -> list[Path]:
@@ -37,14 +51,78 @@ def view_layout(path: Path) -> ShardLayout:
     """Read the metadata of the sharded checkpoint at `path`."""
     found = sorted(path.rglob(".metadata"))
     chunks: dict[str, tuple[Shape, list[Box]]] = {}
+    written: dict[str, int] = {}
+    largest = 0
     for file in found:
         metadata = FileSystemReader(file.parent).read_metadata()
         for name, entry in metadata.state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
                 parts = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in entry.chunks]
                 chunks[name] = (tuple(entry.size), parts)
+        for file_name, size in _pieces(metadata):
+            written[file_name] = written.get(file_name, 0) + size
+            largest = max(largest, size)
     sizes = {file.name: file.stat().st_size for file in data_files(path)}
-    return ShardLayout(len(found), sizes, chunks)
+    return ShardLayout(len(found), sizes, chunks, written, largest)
+
+
+def _pieces(metadata: Metadata) -> Iterator[tuple[str, int]]:
+    """For each piece of a tensor the name of its file, and its bytes."""
+    for index, info in (metadata.storage_data or {}).items():
+        entry = metadata.state_dict_metadata.get(index.fqn)
+        if isinstance(entry, TensorStorageMetadata):
+            itemsize = entry.properties.dtype.itemsize
+            for chunk in entry.chunks:
+                if index.offset is None or chunk.offsets == index.offset:
+                    yield PurePosixPath(info.relative_path).name, chunk.sizes.numel() * itemsize
+                    break
+
+
+def model_keys(keys: Iterable[str], names: Collection[str]) -> dict[str, str]:
+    """The keys of the model's tensors by FQN: those under the prefix that has the most of `names`.
+
+    Empty where no prefix has half of them.
+    """
+    present = set(keys)
+    prefixes: dict[str, int] = {}
+    for key in present:
+        for name in names:
+            if key == name or key.endswith(f".{name}"):
+                prefix = key.removesuffix(name)
+                prefixes[prefix] = prefixes.get(prefix, 0) + 1
+    if not prefixes:
+        return {}
+    # Averages have the weights' names as well; where they have as many, the word tells them.
+    best = max(prefixes, key=lambda p: (prefixes[p], not _AVERAGES.search(p), -len(p), p))
+    if prefixes[best] * 2 < len(names):
+        return {}
+    return {name: best + name for name in names if best + name in present}
+
+
+def read_model_part(path: Path, names: Collection[str]) -> dict[str, Tensor]:
+    """The tensors under the model's keys by FQN, plain and full; no other key is read.
+
+    The checkpoint must be of one's own making: torch unpickles its metadata.
+
+    Raises:
+        ValueError: the metadata has no keys that go by `names`.
+    """
+    (file,) = sorted(path.rglob(".metadata"))[:1] or [path / ".metadata"]
+    reader = FileSystemReader(file.parent)
+    entries = {
+        key: entry
+        for key, entry in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+    keys = model_keys(entries, names)
+    if not keys:
+        raise ValueError(f"no keys go by the model's names, but {', '.join(sorted(entries)[:8])}")
+    tensors = {
+        key: torch.zeros(entries[key].size, dtype=entries[key].properties.dtype)
+        for key in keys.values()
+    }
+    load(tensors, storage_reader=reader, no_dist=True)
+    return {name: tensors[key] for name, key in keys.items()}
 
 
 def tiling_problem(size: Shape, parts: list[Box]) -> str:

@@ -18,6 +18,7 @@ class Declared:
     plain_parameters: tuple[str, ...] = ()
     rng_policy: str = "offset"
     save_points: str = "any"
+    payload_objects: bool | tuple[str, ...] = ()
     initialises_process_group: bool = False
     bitwise_resume: bool = True
     ema_spec: EmaSpec | None = None

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_cplife.evidence.layout import ShardLayout, tiling_problem
+from pytest_cplife.evidence.layout import ShardLayout, model_keys, tiling_problem
+from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 from pytest_cplife.rules.save import unchanged
+from pytest_cplife.rules.shares import itemsize, saved_model, unbalanced
 
 _NEEDS = ("save_sharded", "load_sharded")
 _DATA_FILE = re.compile(r"__\d+_\d+\.distcp")
@@ -176,8 +179,8 @@ def written_once(case: Case) -> Iterator[Finding]:
     seen: dict[tuple[str, object], int] = {}
     for table in (live.parameters, live.buffers, live.optimizer_tensors, live.ema):
         for name, records in table.items():
-            itemsize = _itemsize(records[0].dtype)
-            seen[name, table is live.ema] = records[0].numel * itemsize
+            size = records[0].numel * itemsize(records[0].dtype)
+            seen[name, table is live.ema] = size
     need = sum(seen.values())
     stored = sum(layout.files.values())
     # Each tensor costs a pickle header per chunk, which rules tiny models.
@@ -187,69 +190,65 @@ def written_once(case: Case) -> Iterator[Finding]:
     yield Measurement("bytes stored per byte of state, headers apart", stored / max(need, 1), 1.5)
 
 
-def _itemsize(dtype: str) -> int:
-    import torch
-
-    kind: torch.dtype = getattr(torch, dtype.removeprefix("torch."))
-    return kind.itemsize
-
-
 @rule(
-    "DCP-09",
-    "a broken sharded checkpoint is refused",
-    statement="A checkpoint with a missing or a truncated rank file ends load_sharded() in an"
-    " exception on every rank.",
-    why="A rank that goes on alone hangs the job, or trains what it had.",
-    cause="Files listed instead of those that the metadata names, or an error that one rank keeps"
-    " to itself.",
-    runs=("damaged",),
+    "DCP-12",
+    "sizes in the metadata are whole tensors'",
+    statement="Under the model's names the metadata lists the shapes of the whole tensors, as the"
+    " live model has them.",
+    why="A reader with another number of ranks makes its tensors by these sizes.",
+    cause="Local shards saved as tensors of their own, or DTensors made anew from them.",
+    runs=("sharding",),
     needs=_NEEDS,
 )
-def broken_refused(case: Case) -> Iterator[Finding]:
-    yield from completes(case, "DCP-09", "damaged")
-    for damage in ("a missing rank file", "a truncated rank file"):
-        yield from _refused(case, damage)
+def whole_sizes(case: Case) -> Iterator[Finding]:
+    live = case["sharding"].at("before save")
+    chunks = _layout(case).chunks
+    saved = saved_model(live)
+    keys = model_keys(chunks, list(saved))
+    if not keys:
+        raise NotCovered("no keys of the metadata go by the model's names")
+    for name, key in keys.items():
+        size, shape = chunks[key][0], saved[name][0].shape
+        if size != shape:
+            yield Violation(key, f"shape {shape}", f"size {size}", "sharded metadata")
+    yield Measurement("tensors of the model in the metadata, missing", len(saved) - len(keys), 0)
 
 
 @rule(
-    "DCP-10",
-    "a flipped bit is found",
-    statement="A checkpoint in which one bit of a data file was flipped ends load_sharded() in an"
-    " exception on every rank.",
-    why="Disks and networks flip bits; a weight of 1e30 is noticed, one of 0.3 is not.",
-    cause="No checksums: torch.distributed.checkpoint has none.",
+    "DCP-18",
+    "the model's part is read by itself",
+    statement="One process without a group reads the model's tensors, and no others, from the"
+    " sharded checkpoint with torch.distributed.checkpoint; they are the saved ones, bit for bit.",
+    why="Evaluation, export and transfer want the weights and not three times as much.",
+    cause="Keys that name ranks, shards that are not pieces of a whole tensor, or tensors that are"
+    " packed into objects.",
+    runs=("sharding", "sharded files"),
+    needs=_NEEDS,
+)
+def model_alone(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "DCP-18", "sharded files")
+    read: dict[str, TensorRecord] = case["sharded files"].fact("model's part")[0]
+    saved = saved_model(case["sharding"].at("before save"))
+    expected = {name: records for name, records in saved.items() if name in read}
+    observed = {name: [read[name]] for name in expected}
+    assembler = case["sharding"].assembler
+    label = "sharded files: read alone"
+    yield from compare(case, assembler, "weights and buffers", expected, observed, moment=label)
+
+
+@rule(
+    "DCP-19",
+    "ranks write about equally much",
+    statement="No rank writes much more than the busiest one has to, if each piece is written once,"
+    " by the least busy of the ranks that hold it.",
+    why="A save takes as long as its busiest rank.",
+    cause="Replicas that are all left to the first of their ranks, or one rank that gathers.",
     level="should",
-    runs=("damaged",),
+    runs=("sharding",),
     needs=_NEEDS,
 )
-def flipped_bit(case: Case) -> Iterator[Finding]:
-    yield from _refused(case, "a flipped bit")
-
-
-def _refused(case: Case, damage: str) -> Iterator[Finding]:
-    run = case["damaged"]
-    accepted = tuple(rank for rank, outcome in enumerate(run.fact(damage)) if not outcome)
-    if accepted:
-        file = run.ranks[0].facts.get(f"damaged {damage}", "a data file")
-        yield Violation(file, "an exception", "loaded without a word", damage, ranks=accepted)
-
-
-@rule(
-    "DCP-11",
-    "a refused sharded load changes nothing",
-    statement="After a sharded load that was refused, weights, buffers and optimizer state are what"
-    " they were before.",
-    why="A caller that catches the error and tries an older checkpoint starts from a mixture.",
-    cause="Reading into the live tensors before all of the checkpoint is known to be whole.",
-    level="should",
-    runs=("damaged",),
-    needs=_NEEDS,
-)
-def refusal_is_clean(case: Case) -> Iterator[Finding]:
-    run = case["damaged"]
-    for damage in ("a missing rank file", "a truncated rank file", "a flipped bit"):
-        if not all(run.fact(damage)):
-            continue
-        before, after = run.at(f"{damage}: before"), run.at(f"{damage}: after")
-        parts = ("weights", "buffers", "optimizer state")
-        yield from compare_parts(case, run, before, after, *parts, moment=f"after {damage}")
+def balanced(case: Case) -> Iterator[Finding]:
+    layout, live = _layout(case), case["sharding"].at("before save")
+    if len(live.ranks) == 1:
+        raise NotCovered("there is one rank")
+    yield from unbalanced(layout, live)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Any
 
+import pytest_cplife.rules
 from pytest_cplife.rules.model import GROUPS, Check, Rule
 
 _RULES: dict[str, Rule] = {}
@@ -29,12 +31,18 @@ def rule(id: str, title: str, **data: Any) -> Callable[[Check], Check]:
 
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by group in the order of the lifecycle and then by number."""
-    for group in GROUPS:
-        module = f"pytest_cplife.rules.{group.lower()}"
-        if find_spec(module) is not None:
-            import_module(module)
+    for module in _modules():
+        import_module(module)
     order = {group: position for position, group in enumerate(GROUPS)}
     return tuple(sorted(_RULES.values(), key=lambda rule: (order[rule.group], rule.id)))
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    """The modules that register rules: one per group, and parts of a large one as GROUP_PART."""
+    groups = {group.lower() for group in GROUPS}
+    names = (module.name for module in iter_modules(pytest_cplife.rules.__path__))
+    return tuple(f"pytest_cplife.rules.{n}" for n in names if n.partition("_")[0] in groups)
 
 
 def rules_of(group: str) -> tuple[Rule, ...]:

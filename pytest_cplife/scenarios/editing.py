@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import logging
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,30 @@ def offer(load: Callable[[], None], run: TrainingRun) -> str:
         # torch's CheckpointException, which a failed sharded load raises, is no Exception.
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+class _Listener(logging.Handler):
+    def __init__(self, told: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._told.append(record.getMessage())
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """What warnings and log records (of level WARNING and above) say inside the block."""
+    told: list[str] = []
+    listener = _Listener(told)
+    logging.getLogger().addHandler(listener)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield told
+        told += [str(warning.message) for warning in caught]
+    finally:
+        logging.getLogger().removeHandler(listener)
 
 
 def _edit(stage: Stage, run: TrainingRun, source: Path, path: Path, edit: Edit, name: str) -> str:

@@ -11,6 +11,7 @@ import torch
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.golden import content_of
 from pytest_cplife.evidence.observe import view_tensor
+from pytest_cplife.evidence.pickles import pickled_files
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
@@ -118,6 +119,7 @@ def files(rank: Rank, order: Order) -> None:
         stage.file(name, path, view)
         if name == "saved":
             stage.recorder.fact("structure", structure(view))
+            stage.recorder.fact("pickled files", pickled_files(path))
         del view
     with stage.recorder.phase("load serial"):
         module = stage.adapter.load_serial(order.source)

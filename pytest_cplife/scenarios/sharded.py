@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.layout import data_files, view_layout
+from pytest_cplife.evidence.layout import read_model_part, view_layout
+from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.editing import offer
+from pytest_cplife.scenarios.damaging import DAMAGES, damaged_copy
+from pytest_cplife.scenarios.editing import NothingToEdit, heard, offer
+from pytest_cplife.scenarios.marking import ran
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import next_step, train_to_save_point
-
-DAMAGES = ("a missing rank file", "a truncated rank file", "a flipped bit")
-"""What is done to copies of a sharded checkpoint, each of which must be refused."""
 
 _WANTED = ("before save", "after save", "after load", "after next step", "layout", *DAMAGES)
 
@@ -56,24 +55,55 @@ def resharding(rank: Rank, order: Order) -> None:
     stage.close(run)
 
 
+def sharded_files(rank: Rank, order: Order) -> None:
+    """Without a process group: read the model's tensors, and nothing else, by torch's own tools."""
+    stage = set_stage(rank, order)
+    assert order.source is not None
+    with stage.recorder.phase("read the model's part"):
+        names = list(stage.adapter.build_serial_model().state_dict())
+        tensors = read_model_part(order.source, names)
+    store = stage.recorder.store
+    stage.recorder.fact("model's part", {n: view_tensor(t, store) for n, t in tensors.items()})
+
+
 def damaged(rank: Rank, order: Order) -> None:
     """Offer damaged copies of the sharded checkpoint, each to a run of its own."""
     stage = set_stage(rank, order)
-    assert order.source is not None
     for name in DAMAGES:
         copy = order.output.with_name(name.replace(" ", "-"))
         if rank.rank == 0:
-            with stage.recorder.phase("damage"):
-                stage.recorder.fact(f"damaged {name}", _damage(order.source, copy, name))
+            _damage(stage, copy, name)
         run = stage.start()
+        # The others learn from the folder whether there was anything to damage.
         stage.barrier()
-        stage.recorder.moment(f"{name}: before", run)
-        with stage.recorder.phase(f"offer a checkpoint with {name}"):
-            outcome = offer(lambda copy=copy, run=run: run.load_sharded(copy), run)  # type: ignore[misc]
-            stage.barrier()
-        stage.recorder.fact(name, outcome)
-        stage.recorder.moment(f"{name}: after", run)
+        if copy.exists():
+            _offer(stage, run, copy, name)
+        elif rank.rank:
+            stage.recorder.absent("rank 0 found nothing to damage", name)
         stage.close(run)
+
+
+def _damage(stage: Stage, copy: Path, name: str) -> None:
+    assert stage.order.source is not None
+    with stage.recorder.phase("damage"):
+        try:
+            touched = damaged_copy(stage.order.source, copy, name)
+        except NothingToEdit as reason:
+            stage.recorder.absent(str(reason), name, f"{name}: before", f"{name}: after")
+        else:
+            stage.recorder.fact(f"damaged {name}", touched)
+
+
+def _offer(stage: Stage, run: TrainingRun, copy: Path, name: str) -> None:
+    stage.recorder.moment(f"{name}: before", run)
+    with stage.recorder.phase(f"offer a checkpoint with {name}"):
+        with heard() as told:
+            outcome = offer(lambda: run.load_sharded(copy), run)
+        stage.barrier()
+    stage.recorder.fact(name, outcome)
+    stage.recorder.fact(f"{name}: told", told)
+    stage.recorder.fact(f"{name}: ran", ran(name))
+    stage.recorder.moment(f"{name}: after", run)
 
 
 def _offers(stage: Stage, run: TrainingRun) -> bool:
@@ -90,30 +120,3 @@ def _load(stage: Stage, run: TrainingRun) -> None:
         run.load_sharded(stage.order.source)
         run.ready()
     stage.recorder.moment("after load", run)
-
-
-def _damage(source: Path, copy: Path, name: str) -> str:
-    """Copy the checkpoint and spoil its largest data file; returns that file's name."""
-    shutil.copytree(source, copy)
-    victim = max(data_files(copy), key=lambda file: file.stat().st_size)
-    if name == "a missing rank file":
-        victim.unlink()
-    elif name == "a truncated rank file":
-        with victim.open("r+b") as file:
-            file.truncate(victim.stat().st_size // 2)
-    else:
-        _flip(victim)
-    return victim.name
-
-
-def _flip(path: Path) -> None:
-    """Flip one bit in the middle of the largest run of tensor bytes, as far as can be told.
-
-    The middle of the file is tensor data in any layout that is not mostly headers.
-    """
-    with path.open("r+b") as file:
-        position = path.stat().st_size // 2
-        file.seek(position)
-        byte = file.read(1)
-        file.seek(position)
-        file.write(bytes([byte[0] ^ 0x10]))

@@ -65,6 +65,7 @@ RUNS = {
         RunKind("still", relays.still, lane="resume", after="saving"),
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
+        RunKind("marked", marked.marked, lane="resume", after="saving"),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
         RunKind("golden", golden.golden, lane="resume"),
@@ -83,6 +84,14 @@ RUNS = {
             after="sharding",
             source_phase="save sharded",
             partner=True,
+        ),
+        RunKind(
+            "sharded files",
+            sharded.sharded_files,
+            world="serial",
+            lane="reader",
+            after="sharding",
+            source_phase="save sharded",
         ),
         RunKind(
             "damaged",

@@ -22,6 +22,8 @@ _MODULES = (
     "average",
     "refusing",
     "distributed",
+    "trusting",
+    "layouts",
     "formats",
     "golden",
     "parity",
