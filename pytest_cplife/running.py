@@ -141,7 +141,11 @@ class Running:
     def _limit(self) -> tuple[int | None, str]:
         """How many ranks a mesh may need, by what the user says and what the launcher has."""
         asked = self.options.max_world_size
-        given = most_ranks(self.options.launcher)
+        options = self.options
+        try:
+            given = most_ranks(options.launcher, options.device, options.backend)
+        except RuntimeError as error:
+            raise pytest.UsageError(f"--cplife-device={options.device}: {error}") from None
         if given is not None and (asked is None or given[0] < asked):
             return given
         return asked, f"--cplife-max-world-size is {asked}"

@@ -13,15 +13,28 @@ LAUNCHERS = ("processes", "threads", "torchrun")
 """Names that `make_launcher` accepts."""
 
 
-def most_ranks(name: str) -> tuple[int, str] | None:
-    """How many ranks the launcher called `name` can have here, and why; None: any number."""
+def most_ranks(name: str, device: str = "cpu", backend: str = "auto") -> tuple[int, str] | None:
+    """How many ranks the launcher called `name` can have here, and why; None: any number.
+
+    Raises:
+        RuntimeError: this machine has no such device.
+    """
+    limits = []
+    if device == "cuda":
+        from pytest_cplife.launchers.gpus import count_devices
+
+        count = count_devices()
+        if name == "processes" and backend in ("auto", "nccl"):
+            shown = "1 GPU" if count == 1 else f"{count} GPUs"
+            shared = "--cplife-backend=gloo lets ranks share one"
+            limits.append((count, f"NCCL takes a GPU for each, of {shown} here ({shared})"))
     if name == "torchrun":
         from pytest_cplife.launchers.torchrun.given import given
 
         me = given()
         if me is not None:
-            return me.world_size, f"{me.starter} has started {me.world_size}"
-    return None
+            limits.append((me.world_size, f"{me.starter} has started {me.world_size}"))
+    return min(limits, default=None)
 
 
 def make_launcher(

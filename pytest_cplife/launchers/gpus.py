@@ -37,6 +37,21 @@ def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(devices)
 
 
+def count_devices() -> int:
+    """How many devices CUDA lets this process see; counting them makes no context.
+
+    Raises:
+        RuntimeError: none.
+    """
+    import torch
+
+    count: int = torch.cuda.device_count()
+    if not count:
+        built = "" if torch.version.cuda else ", which is built without CUDA"
+        raise RuntimeError(f"there is no GPU to be seen by torch {torch.__version__}{built}")
+    return count
+
+
 def take_share(environ: MutableMapping[str, str], worker: int, workers: int) -> None:
     """Let CUDA see only the share of this worker, in the process and in ranks forked from it."""
     environ[VARIABLE] = ",".join(share_of(visible_devices(environ), worker, workers))

@@ -188,7 +188,7 @@ class Worlds:
         limit = options.max_world_size
         if limit is not None and size > limit:
             pytest.skip(f"needs {size} ranks, --cplife-max-world-size is {limit}")
-        given = most_ranks(options.launcher)
+        given = most_ranks(options.launcher, options.device, options.backend)
         if given is not None and size > given[0]:
             pytest.skip(f"needs {size} ranks, {given[1]}")
         if self._launcher is None:

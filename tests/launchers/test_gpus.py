@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
+from pytest_cplife.launchers import most_ranks
 from pytest_cplife.launchers.gpus import share_of, take_share, visible_devices
 
 
@@ -39,3 +41,27 @@ def test_the_share_is_told_to_cuda() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "4,5,6", "OTHER": "kept"}
     take_share(environ, 1, 2)
     assert environ == {"CUDA_VISIBLE_DEVICES": "5,6", "OTHER": "kept"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "backend", "limit"),
+    [("processes", "auto", 2), ("processes", "nccl", 2), ("processes", "gloo", None)],
+)
+def test_nccl_has_as_many_ranks_as_there_are_gpus(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, backend: str, limit: int | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    found = most_ranks(launcher, "cuda", backend)
+    assert (None if found is None else found[0]) == limit
+    if found is not None:
+        assert "of 2 GPUs here (--cplife-backend=gloo lets ranks share one)" in found[1]
+
+
+@pytest.mark.parametrize("launcher", ["processes", "threads", "torchrun"])
+def test_no_gpu_is_said_before_any_rank_is_started(
+    monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(RuntimeError, match="there is no GPU to be seen by torch"):
+        most_ranks(launcher, "cuda", "auto")
+    assert most_ranks("processes", "cpu", "gloo") is None
