@@ -75,6 +75,17 @@ def pytest_configure(config: pytest.Config) -> None:
         start_suite(config, options)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Ranks on GPUs can be forked only from a process that has not used CUDA; not even a conftest
+    that asks whether there is any must do so."""
+    chosen = early_config.known_args_namespace.cplife_device
+    if (early_config.getini("cplife_device") if chosen is None else chosen) == "cuda":
+        from pytest_cplife.launchers.gpus import stay_forkable
+
+        stay_forkable(os.environ)
+
+
 def _divide_gpus(config: pytest.Config) -> None:
     """A worker of xdist's gets its share, before anything can have looked at the GPUs."""
     worker = getattr(config, "workerinput", None)

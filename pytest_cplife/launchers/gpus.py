@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def share_of(devices: Sequence[str], worker: int, workers: int) -> tuple[str, ...]:
@@ -50,6 +51,11 @@ def count_devices() -> int:
         built = "" if torch.version.cuda else ", which is built without CUDA"
         raise RuntimeError(f"there is no GPU to be seen by torch {torch.__version__}{built}")
     return count
+
+
+def stay_forkable(environ: MutableMapping[str, str]) -> None:
+    """Have ``torch.cuda.is_available()``, which test modules like to ask, leave CUDA alone."""
+    environ.setdefault(_CHECK, "1")
 
 
 def take_share(environ: MutableMapping[str, str], worker: int, workers: int) -> None:

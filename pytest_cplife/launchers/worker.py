@@ -54,6 +54,19 @@ _GROUP_TIMEOUT = timedelta(days=1)
 _STORE_TIMEOUT = timedelta(minutes=2)
 
 
+# What a rank cannot do because of what the pytest process had done before it forked the rank.
+_INHERITED = {
+    "Cannot re-initialize CUDA in forked subprocess": (
+        "the pytest process had used CUDA before it forked this rank. A test module or a conftest "
+        "may have; torch.cuda.is_available() counts as use unless the environment has "
+        "PYTORCH_NVML_BASED_CUDA_CHECK=1, which --cplife-device=cuda sets"
+    ),
+    "Unable to handle autograd's threading in combination with fork": (
+        "the pytest process had computed gradients before it forked this rank, after which torch "
+        "computes none in it where there is a GPU. Run tests that do so in a pytest of their own, "
+        "or on a rank"
+    ),
+}
 # How long a rank gives a collective that was not waited for before it calls its world spent.
 _SETTLE_SECONDS = 0.2
 
@@ -259,10 +272,11 @@ def _failed(kind: Any, error: BaseException, message: str | None = None) -> Fail
         text = str(error) if message is None else message
     except Exception:
         text = "(the exception has no readable message)"
+    hints = [hint for words, hint in _INHERITED.items() if words in text]
     return Failed(
         kind=kind,
         type_name=type(error).__name__,
-        message=text,
+        message="\n  ".join([text, *hints]),
         traceback="".join(traceback.format_exception(type(error), error, _beyond_us(error))),
         moment=time.monotonic(),
     )

@@ -37,6 +37,10 @@ def raises(rank: Rank) -> None:
     _reduce()
 
 
+def fails(rank: Rank, text: str) -> None:
+    raise RuntimeError(text)
+
+
 def exits(rank: Rank, status: int) -> None:
     if rank.rank == 1:
         sys.exit(status)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from pytest_cplife.launchers import most_ranks
-from pytest_cplife.launchers.gpus import share_of, take_share, visible_devices
+from pytest_cplife.launchers import Launcher, most_ranks
+from pytest_cplife.launchers.base import WorldFailure
+from pytest_cplife.launchers.gpus import share_of, stay_forkable, take_share, visible_devices
+from tests.launchers import faulty
 
 
 @pytest.mark.parametrize(("count", "workers"), list(itertools.product(range(9), range(1, 6))))
@@ -65,3 +69,46 @@ def test_no_gpu_is_said_before_any_rank_is_started(
     with pytest.raises(RuntimeError, match="there is no GPU to be seen by torch"):
         most_ranks(launcher, "cuda", "auto")
     assert most_ranks("processes", "cpu", "gloo") is None
+
+
+def test_asking_whether_there_is_a_gpu_does_not_use_it() -> None:
+    environ: dict[str, str] = {}
+    stay_forkable(environ)
+    assert environ == {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    chosen = {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
+    stay_forkable(chosen)
+    assert chosen == {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
+
+
+def test_the_warm_up_computes_no_gradients() -> None:
+    """On a machine with a GPU none of the ranks could compute any after that."""
+    script = (
+        "import torch\n"
+        "from torch.autograd import graph\n"
+        "def refuse(*args, **options):\n"
+        "    raise AssertionError('a backward in the pytest process')\n"
+        "torch.autograd.backward = torch.autograd._engine_run_backward = refuse\n"
+        "graph._engine_run_backward = refuse\n"
+        "from pytest_cplife.launchers.warm import warm_parent\n"
+        "warm_parent()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("Cannot re-initialize CUDA in forked subprocess. To use", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+        ("Unable to handle autograd's threading in combination with fork-based", "gradients"),
+    ],
+)
+def test_what_a_rank_suffers_from_its_parent_is_explained(
+    launcher: Launcher, error: str, hint: str
+) -> None:
+    with pytest.raises(WorldFailure) as caught:
+        launcher.world(1).run(faulty.fails, error)
+    assert error in caught.value.primary.message
+    assert f"the pytest process had {'used CUDA' if 'CUDA' in hint else 'computed'}" in str(
+        caught.value
+    )
+    assert hint in caught.value.primary.message

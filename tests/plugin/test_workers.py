@@ -121,3 +121,16 @@ def test_gpus_are_divided_among_workers(
         "-n2", "--cplife-device=cuda", "-p", "no:hypothesispytest"
     )
     result.assert_outcomes(passed=2)
+
+
+def test_a_conftest_that_asks_for_gpus_leaves_them_alone(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    pytester.makeconftest("import os\nSEEN = os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK')")
+    pytester.makepyfile("from conftest import SEEN\ndef test_seen(pytestconfig):\n    assert SEEN")
+    quiet = ("-p", "no:hypothesispytest")
+    pytester.runpytest_subprocess("--cplife-device=cuda", *quiet).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*quiet).assert_outcomes(failed=1)
+    pytester.makeini("[pytest]\ncplife_device = cuda")
+    pytester.runpytest_subprocess(*quiet).assert_outcomes(passed=1)

@@ -72,7 +72,8 @@ class RankGroup(_ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        # Counting makes no context, with which no ranks could be forked later.
+        kinds = ("cpu", "cuda") if torch.cuda.device_count() else ("cpu",)
         return [torch.device(kind) for kind in kinds]
 
     def _set_group_name(self, name: str) -> None:
