@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Generator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,8 +47,15 @@ def start_suite(config: pytest.Config, options: Options) -> None:
                 raise pytest.UsageError(f"--cplife-certify runs every rule; leave out {flag}")
     # A worker of xdist's starts from the arguments the user gave, and settles them as here.
     requested = _set_arguments(config, options)
-    config.stash[RUNNING] = running = Running(options, expectations)
+    config.stash[RUNNING] = running = Running(options, expectations, _kept_folder(config))
     config.pluginmanager.register(SuiteHooks(config, running, requested), "cplife-suite")
+
+
+def _kept_folder(config: pytest.Config) -> Path:
+    """Where examples that failed outlive the run: in pytest's cache, unless that is off."""
+    if config.pluginmanager.hasplugin("cacheprovider") and config.cache is not None:
+        return config.cache.mkdir("cplife")
+    return Path(tempfile.gettempdir()) / "cplife-kept"
 
 
 def _set_arguments(config: pytest.Config, options: Options) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cplife import serving
-from pytest_cplife.options import add_options, resolve, resolve_ranks
+from pytest_cplife.options import add_options, resolve, resolve_ranks, resolve_replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -68,6 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "'dp=2,cp=2'.",
     )
     _divide_gpus(config)
+    replay = resolve_replay(config)
+    if replay is not None:
+        from pytest_cplife.replaying import start_replay
+
+        start_replay(config, replay)
+        return
     options = resolve(config)
     if options is not None:
         from pytest_cplife.hooks import start_suite

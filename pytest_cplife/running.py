@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 class Running:
     """Made at the start of pytest, idle until the first conformance module is collected."""
 
-    def __init__(self, options: Options, expectations: Expectations) -> None:
+    def __init__(
+        self, options: Options, expectations: Expectations, kept: Path | None = None
+    ) -> None:
+        """
+        Args:
+            kept: a folder for what outlives the run: examples that failed.
+        """
         self.options = options
         self.expectations = expectations
+        self._kept = kept
         self.plan: Plan | None = None
         self._meshes: tuple[MeshSpec, ...] = ()
         self._session: Session | None = None
@@ -99,7 +106,11 @@ class Running:
     def message(self, rule: Rule, verdict: Verdict) -> str:
         from pytest_cplife.report.message import failure_message
 
-        return failure_message(rule, verdict, self.options.command(rule.id, verdict.mesh))
+        if verdict.replay:
+            again = self.options.replay_command(verdict.replay)
+        else:
+            again = self.options.command(rule.id, verdict.mesh)
+        return failure_message(rule, verdict, again)
 
     def record_golden(self, folder: Path, results: Results) -> str:
         """Add to the archives of `folder`; one line about it.
@@ -131,7 +142,7 @@ class Running:
             from pytest_cplife.session import Session
 
             self._workdir = PrivateFolder()
-            settings = self.options.settings(self._workdir.path)
+            settings = self.options.settings(self._workdir.path, self._kept)
             limit, _ = self._limit()
             self._session = Session(replace(settings, max_world_size=limit))
             if self.plan is not None:

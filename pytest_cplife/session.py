@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
 from pytest_cplife.blame import blame, told_before
@@ -24,6 +26,10 @@ from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
 from pytest_cplife.settings import Settings
+from pytest_cplife.suite import MESHLESS_GROUPS
+
+if TYPE_CHECKING:
+    from pytest_cplife.fuzz.evidence import Fuzzer
 
 
 class Session:
@@ -40,6 +46,7 @@ class Session:
         self._declared: Declared | None = None
         self._runner: Runner | None = None
         self._launcher: Launcher | None = None
+        self._fuzzer: Fuzzer | None = None
         self._meshes: tuple[MeshSpec, ...] = ()
 
     def __enter__(self) -> Session:
@@ -62,9 +69,9 @@ class Session:
         return self._declared
 
     def judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
-        """The verdict on `rule` on the mesh `spec` (None for a rule of the whole session)."""
+        """The verdict on `rule` on the mesh `spec`; a rule of `MESHLESS_GROUPS` has none."""
         start = time.perf_counter()
-        verdict = self._judge(rule, spec)
+        verdict = self._judge(rule, None if rule.group in MESHLESS_GROUPS else spec)
         return replace(verdict, seconds=time.perf_counter() - start)
 
     def environment(self) -> dict[str, str]:
@@ -110,12 +117,15 @@ class Session:
             self._launcher.close()
             self._launcher = None
             self._runner = None
+            self._fuzzer = None
 
     def _judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
         mesh = "" if spec is None else str(spec)
         declared = self.declared
         if rule.runs and declared.problems:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, "blocked by ADAPTER-01")
+        if rule.group == "FUZZ":
+            return self._judge_fuzz(rule)
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
         teller = told_before(case, self._run)
@@ -123,9 +133,7 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {teller}")
         try:
             offered = self._capabilities(case) if rule.needs else set()
-            lacking = [need for need in rule.needs if need not in offered]
-            if lacking:
-                raise NotCovered(f"capability {', '.join(lacking)} is not offered")
+            _check_needs(rule, offered)
             verdict = _apply(rule, mesh, case)
             if verdict.violations and rule.budgeted:
                 noise = self._noise(rule, spec)
@@ -137,28 +145,57 @@ class Session:
         except Unanswered as missing:
             return blame(rule, mesh, case, missing, self._run)
 
+    def _judge_fuzz(self, rule: Rule) -> Verdict:
+        """The same for a rule whose runs are searches over all meshes."""
+        if self.settings.profile == "off":
+            return Verdict(rule.id, "", Outcome.NOT_RUN, "the profile of fuzzing is off")
+        try:
+            # All that these rules need is the adapter's: nothing has to run to be told.
+            _check_needs(rule, self.declared.capabilities)
+            fuzzer = self._open_fuzzer()
+        except NotCovered as reason:
+            return Verdict(rule.id, "", Outcome.NOT_COVERED, str(reason))
+        case = Case(None, self.declared, {name: fuzzer.run(name) for name in rule.runs})
+        verdict = _apply(rule, "", case)
+        kept = [path for run in case.runs.values() for path in run.fact("replay")]
+        return replace(verdict, replay=next(filter(None, kept), ""))
+
+    def _open_fuzzer(self) -> Fuzzer:
+        if self._fuzzer is None:
+            from pytest_cplife.fuzz.evidence import Fuzzer
+            from pytest_cplife.fuzz.profiles import profile_of
+
+            limit, meshes = self.settings.max_world_size, self._possible_meshes()
+            if not meshes:
+                raise NotCovered(f"every mesh needs more than {limit} ranks")
+            profile = profile_of(self.settings)
+            self._fuzzer = Fuzzer(self.settings, meshes, self._open_launcher(), profile)
+        return self._fuzzer
+
     def _case(self, rule: Rule, spec: MeshSpec | None, partner: MeshSpec | None) -> Case:
         runs: dict[str, RunEvidence] = {}
         crosses = partner is not None and any(RUNS[name].partner for name in rule.runs)
         for name in rule.runs:
-            if RUNS[name].partner:
-                if partner is not None:
-                    runs[name] = self._run(name, spec, partner)
+            kind = RUNS[name]
+            if not kind.partner:
+                runs[name] = self._run(name, spec)
                 if crosses and not kind.per_session:
                     # What comes from the partner is held against the partner's own run.
                     runs[f"{name} of partner"] = self._run(name, partner)
             elif partner is not None:
                 runs[name] = self._run(name, spec, partner)
-                    source = RUNS[name].after
-                    runs[f"{source} of partner"] = self._run(source, partner)
-            else:
-                runs[name] = self._run(name, spec)
         return Case(spec, self.declared, runs, partner=partner)
 
     def _run(
         self, name: str, spec: MeshSpec | None, partner: MeshSpec | None = None
     ) -> RunEvidence:
         if self._runner is None:
+            adapter = load_adapter(self.settings.adapter)
+            self._runner = Runner(self.settings, adapter, self._open_launcher())
+        return self._runner.run(name, spec, partner)
+
+    def _open_launcher(self) -> Launcher:
+        if self._launcher is None:
             settings = self.settings
             self._launcher = make_launcher(
                 settings.launcher,
@@ -166,13 +203,15 @@ class Session:
                 backend=settings.backend,
                 timeout=settings.timeout,
             )
-            self._runner = Runner(settings, load_adapter(settings.adapter), self._launcher)
-        return self._runner.run(name, spec, partner)
+        return self._launcher
+
+    def _possible_meshes(self) -> tuple[MeshSpec, ...]:
+        limit = self.settings.max_world_size
+        return tuple(m for m in self._meshes if limit is None or m.world_size <= limit)
 
     def _partner(self, spec: MeshSpec | None) -> MeshSpec | None:
         """The mesh before `spec` in the adapter's list, the last one for the first."""
-        limit = self.settings.max_world_size
-        meshes = [m for m in self._meshes if limit is None or m.world_size <= limit]
+        meshes = self._possible_meshes()
         if spec not in meshes or len(meshes) < 2:
             return None
         return meshes[meshes.index(spec) - 1]
@@ -214,6 +253,12 @@ def _declared(cls: type[LifecycleAdapter]) -> Declared:
         ema_spec=cls.ema_spec,
         capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
     )
+
+
+def _check_needs(rule: Rule, offered: Collection[str]) -> None:
+    lacking = [need for need in rule.needs if need not in offered]
+    if lacking:
+        raise NotCovered(f"capability {', '.join(lacking)} is not offered")
 
 
 def _apply(rule: Rule, mesh: str, case: Case) -> Verdict:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from pytest_cplife.mesh import MeshSpec
 
+PROFILES = ("quick", "gate", "explore", "off")
+"""How much fuzzing tries: a look of seconds, a fixed set of examples, others every time until a
+time is over, nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -24,6 +28,9 @@ class Settings:
         strict: "not covered" is a failure.
         require: capabilities whose absence is a failure.
         golden: a folder of golden archives to load.
+        profile: how much the FUZZ rules try, one of `PROFILES`.
+        fuzz_seconds: how long each of them tries in profile ``explore``.
+        kept: a folder for what outlives the session (examples that failed); None takes `workdir`.
     """
 
     adapter: str
@@ -39,3 +46,6 @@ class Settings:
     strict: bool = False
     require: tuple[str, ...] = ()
     golden: Path | None = None
+    profile: str = "quick"
+    fuzz_seconds: float = 60.0
+    kept: Path | None = None

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from pytest_cplife.fuzz.plans import OPERATIONS, Plan, Step
+from pytest_cplife.fuzz.plans import OPERATIONS, SAVES, Plan, Step
 from pytest_cplife.fuzz.tensors import DTYPES, PLAIN_LAYOUTS, SHARDED_LAYOUTS
 from pytest_cplife.fuzz.tensors import VALUES as VALUES
 from pytest_cplife.fuzz.tensors import TensorSpec as TensorSpec
@@ -208,40 +208,43 @@ def save_load_plans(
     max_steps: int = 10,
     max_train: int = 2,
 ) -> Plan:
-    """Lifecycles: train, save, load an earlier save, restart on another mesh, swap the EMA.
+    """Lifecycles: train, save, load an earlier save, restart on another mesh, swap the EMA, crash.
 
-    Every plan can be carried out: it loads only what was saved before.
+    Every plan can be carried out: it loads only what was saved before, and restarts from a save
+    that crashed as a job does, from the last one that did not.
 
     Args:
         meshes: what runs may be on, simplest first; the first one is drawn like any other.
         operations: those to draw from, of `OPERATIONS`; leave out what a trainer does not offer.
     """
     steps: list[Step] = []
-    saved: list[tuple[int, str]] = []
+    written: list[Step] = []
     for position in range(draw(st.integers(min_steps, max_steps))):
         # The same twice in a row says little: longer training is in `count`, and a second save of
         # a state that did not change shows its fault at the first.
         last = steps[-1].operation if steps else None
-        possible = [
-            name
-            for name in operations
-            if name != last and (saved or name not in ("load", "restart"))
-        ]
+        whole = [step for step in written if step.operation != "crash"]
+        readable = {"load": whole, "restart": written}
+        possible = [n for n in operations if n != last and readable.get(n, True)]
         name = draw(st.sampled_from(possible or list(operations[:1])))
         if name == "train":
             steps.append(Step(name, count=draw(st.integers(1, max_train))))
-        elif name in ("save", "save_sharded"):
-            steps.append(Step(name, slot=position))
-            saved.append((position, name))
-        elif name in ("load", "restart"):
-            slot, kind = draw(st.sampled_from(saved[::-1]))
+        elif name in SAVES:
+            sharded = name == "save_sharded"
+            rank = 0
+            if name == "crash":
+                sharded = "save_sharded" in operations and draw(st.booleans())
+                rank = draw(st.integers(0, 1))
+            steps.append(Step(name, slot=position, sharded=sharded, rank=rank))
+            written.append(steps[-1])
+        elif name in readable:
+            source = draw(st.sampled_from(readable[name][::-1]))
             mesh = draw(st.sampled_from(list(meshes))) if name == "restart" else None
-            steps.append(Step(name, slot=slot, sharded=kind == "save_sharded", mesh=mesh))
+            steps.append(Step(name, slot=source.slot, sharded=source.sharded, mesh=mesh))
         else:
             steps.append(Step(name))
-    if saved and "restart" in operations:
+    if written and "restart" in operations:
         # No save goes unread.
-        slot, kind = saved[-1]
         mesh = draw(st.sampled_from(list(meshes)))
-        steps.append(Step("restart", slot=slot, sharded=kind == "save_sharded", mesh=mesh))
+        steps.append(Step("restart", slot=written[-1].slot, sharded=written[-1].sharded, mesh=mesh))
     return Plan(draw(st.sampled_from(list(meshes))), tuple(steps))

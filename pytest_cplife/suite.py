@@ -8,8 +8,8 @@ from typing import Protocol
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Rule, Verdict
 
-MESHLESS_GROUPS = frozenset({"ADAPTER"})
-"""Groups whose rules are about the adapter itself, and so are judged once."""
+MESHLESS_GROUPS = frozenset({"ADAPTER", "FUZZ"})
+"""Groups whose rules are about the adapter as a whole, and so are judged once."""
 
 
 class Judge(Protocol):

@@ -5,13 +5,11 @@ Reads ``docs/properties.toml`` and writes the table ``docs/properties.md``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from pytest_cplife.rules.registry import all_rules
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DATA = DOCS / "properties.toml"
@@ -57,14 +55,6 @@ class Property:
         """``mapped``, ``in part``, ``not yet`` or ``cannot``."""
         return self.verdict or ("in part" if self.open else "mapped")
 
-    def among(self, registered: Collection[str]) -> Property:
-        """The property as `registered` decide it: rules that still wait decide nothing."""
-        rules = tuple(rule for rule in self.rules if rule in registered)
-        if rules or self.verdict:
-            return replace(self, rules=rules)
-        reason = f"Waits for {_listed(self.rules)}, written but not registered."
-        return replace(self, rules=(), open="", verdict="not yet", reason=reason)
-
 
 @dataclass(frozen=True, slots=True)
 class PropertyMap:
@@ -72,14 +62,12 @@ class PropertyMap:
 
     Attributes:
         systems: names by code of the systems whose own tests are told.
-        waiting: ids of rules that are written but not registered yet.
         beyond: why there is a rule that answers for no property, by its id.
     """
 
     systems: Mapping[str, str]
     properties: tuple[Property, ...]
     beyond: Mapping[str, str]
-    waiting: tuple[str, ...] = ()
 
 
 def read_map(path: Path = DATA) -> PropertyMap:
@@ -98,7 +86,6 @@ def read_map(path: Path = DATA) -> PropertyMap:
         systems=data["systems"],
         properties=tuple(_property(entry) for entry in data["property"]),
         beyond={entry["rule"]: entry["reason"] for entry in data["beyond"]},
-        waiting=tuple(data.get("waiting", ())),
     )
 
 
@@ -116,13 +103,13 @@ def _toml() -> Any:
         return import_module("tomli")  # Python 3.10, where pytest itself needs it
 
 
-def table(what: PropertyMap, registered: Collection[str]) -> str:
+def table(what: PropertyMap) -> str:
     """The map as a page of the documentation."""
-    return "\n".join(_lines(what, registered)) + "\n"
+    return "\n".join(_lines(what)) + "\n"
 
 
-def _lines(what: PropertyMap, registered: Collection[str]) -> Iterator[str]:
-    properties = [each.among(registered) for each in what.properties]
+def _lines(what: PropertyMap) -> Iterator[str]:
+    properties = what.properties
     number = {
         state: sum(each.state == state for each in properties)
         for state in ("mapped", "in part", *VERDICTS)
@@ -169,8 +156,7 @@ def _lines(what: PropertyMap, registered: Collection[str]) -> Iterator[str]:
     yield "| rule | what it is there for |"
     yield "|---|---|"
     for rule, reason in what.beyond.items():
-        if rule in registered:
-            yield f"| {rule} | {reason} |"
+        yield f"| {rule} | {reason} |"
 
 
 def _answer(each: Property) -> str:
@@ -193,7 +179,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def main() -> None:
-    TABLE.write_text(table(read_map(), [rule.id for rule in all_rules()]), encoding="utf-8")
+    TABLE.write_text(table(read_map()), encoding="utf-8")
 
 
 if __name__ == "__main__":

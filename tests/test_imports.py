@@ -20,6 +20,7 @@ LAYERS = (
     {
         "options",
         "running",
+        "replaying",
         "collection",
         "scheduling",
         "actions",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,13 @@ from pytest_cplife.evidence.assemble import Assembler
 from pytest_cplife.evidence.journal import RankJournal
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.store import TensorStore
+from pytest_cplife.fuzz.lifecycle import Lifecycle
 from pytest_cplife.fuzz.plan_suites import LifecycleSuite, MeshPairSuite
-from pytest_cplife.fuzz.profiles import GATE, QUICK, Profile, explore
-from pytest_cplife.fuzz.replay import explain, write_replay
-from pytest_cplife.fuzz.search import Suite, search
+from pytest_cplife.fuzz.profiles import Profile
+from pytest_cplife.fuzz.replay import write_replay
+from pytest_cplife.fuzz.search import Search, Suite, search
 from pytest_cplife.fuzz.stage import FuzzStage
-from pytest_cplife.fuzz.tensor_suites import RoundTripSuite
-from pytest_cplife.fuzz.tensors import PLAIN_LAYOUTS
+from pytest_cplife.fuzz.tensor_suites import RoundTripSuite, StrideSuite
 from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Violation
@@ -29,82 +32,99 @@ class Fuzzed:
     """What came of one search.
 
     Attributes:
-        examples: how many examples were tried.
+        examples: how many examples were tried and said anything.
         seconds: how long that took.
         seed: of the last round, None in a deterministic profile.
         violations: of the smallest failing example; empty where there was none.
-        text: that example and the command that tries it again.
-        replay: the replay file.
+        shown: that example for a reader: mesh, shapes, placements, plan.
+        replay: the file that it is kept in.
     """
 
     examples: int
     seconds: float
-    seed: int | None
+    seed: int | None = None
     violations: tuple[Violation, ...] = ()
-    text: str = ""
+    shown: str = ""
     replay: str = ""
 
 
-def _round_trips(stage: FuzzStage) -> Suite[Any]:
-    # The stride of a template is a rule of its own; whoever breaks it may keep all the others.
-    return RoundTripSuite(stage, layouts=[each for each in PLAIN_LAYOUTS if each != "transposed"])
+class Fuzzer:
+    """Makes the fuzz runs of one adapter, each when first asked for and once."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        meshes: Sequence[MeshSpec],
+        launcher: Launcher,
+        profile: Profile,
+    ) -> None:
+        """
+        Args:
+            meshes: what examples may be on, simplest first.
+        """
+        self._settings = settings
+        self._profile = profile
+        self._folder = settings.workdir / "fuzz"
+        self._stage = FuzzStage(
+            settings.adapter,
+            launcher,
+            self._folder / "examples",
+            tuple(meshes),
+            steps=settings.steps,
+            seed=settings.seed,
+            timeout=settings.timeout,
+        )
+        self._made: dict[str, RunEvidence] = {}
 
-FUZZ_RUNS: dict[str, Callable[[FuzzStage], Suite[Any]]] = {
-    "fuzz round trip": _round_trips,
-    "fuzz strides": RoundTripSuite,
-    "fuzz mesh pair": MeshPairSuite,
-    "fuzz lifecycle": LifecycleSuite,
-}
-"""The runs that the FUZZ rules name, each a search of one suite."""
+    @cached_property
+    def driver(self) -> Lifecycle:
+        """One for all plans: the model that they are judged by is made once."""
+        return Lifecycle(self._stage)
 
+    @property
+    def stage(self) -> FuzzStage:
+        return self._stage
 
-def profile_named(name: str, seconds: float | None = None, database: Path | None = None) -> Profile:
-    """The profile that ``--cplife-profile`` calls `name`; `seconds` and `database` of explore.
+    def run(self, name: str) -> RunEvidence:
+        """The evidence of the run `name` of `FUZZ_RUNS`: one journal with the fact ``fuzzed``."""
+        if name not in self._made:
+            fact = self._searched(FUZZ_RUNS[name](self))
+            journal = RankJournal(facts={"fuzzed": fact, "replay": fact.replay, "capabilities": ()})
+            # No rule asks for a tensor: what is wrong was found while the examples were tried.
+            nowhere = Assembler(TensorStore(self._folder / "tensors"))
+            self._made[name] = RunEvidence(name, None, (journal,), None, nowhere)
+        return self._made[name]
 
-    Raises:
-        ValueError: there is none of that name.
-    """
-    if name == "explore":
-        return explore(60.0 if seconds is None else seconds, database)
-    profiles = {"quick": QUICK, "gate": GATE}
-    if name not in profiles:
-        raise ValueError(f"no profile {name!r}; accepted are quick, gate and explore")
-    return profiles[name]
-
-
-def fuzzed(
-    name: str,
-    settings: Settings,
-    meshes: Sequence[MeshSpec],
-    launcher: Launcher,
-    profile: Profile = QUICK,
-) -> RunEvidence:
-    """Search as the run `name` says; the evidence has one journal with the fact ``fuzzed``."""
-    folder = settings.workdir / "fuzz" / name.replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    stage = FuzzStage(
-        settings.adapter,
-        launcher,
-        folder,
-        tuple(meshes),
-        steps=settings.steps,
-        seed=settings.seed,
-        timeout=settings.timeout,
-    )
-    suite = FUZZ_RUNS[name](stage)
-    outcome = search(suite, profile)
-    fact = Fuzzed(outcome.examples, outcome.seconds, outcome.seed)
-    if outcome.found is not None:
-        replay = folder / "replay.json"
-        write_replay(replay, suite, stage, outcome.found)
-        fact = Fuzzed(
-            outcome.examples,
+    def _searched(self, suite: Suite[Any]) -> Fuzzed:
+        self._stage.folder.mkdir(parents=True, exist_ok=True)
+        outcome = search(suite, self._profile)
+        if outcome.found is None:
+            return Fuzzed(outcome.judged, outcome.seconds, outcome.seed)
+        return Fuzzed(
+            outcome.judged,
             outcome.seconds,
             outcome.seed,
             outcome.found.violations,
-            explain(suite, outcome.found, replay),
-            str(replay),
+            suite.show(outcome.found.example),
+            str(self._kept(suite, outcome)),
         )
-    journal = RankJournal(facts={"fuzzed": fact})
-    return RunEvidence(name, None, (journal,), None, Assembler(TensorStore(folder / "tensors")))
+
+    def _kept(self, suite: Suite[Any], outcome: Search[Any]) -> Path:
+        """Where the failing example was written: what is found again has one file."""
+        assert outcome.found is not None
+        said = [self._settings.adapter, suite.name, suite.to_json(outcome.found.example)]
+        digest = blake2b(json.dumps(said).encode(), digest_size=4).hexdigest()
+        folder = self._settings.kept or self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{suite.name.replace(' ', '-')}-{digest}.json"
+        write_replay(path, suite, self._stage, outcome.found)
+        return path
+
+
+FUZZ_RUNS: dict[str, Callable[[Fuzzer], Suite[Any]]] = {
+    "fuzz round trip": lambda fuzzer: RoundTripSuite(fuzzer.stage),
+    "fuzz strides": lambda fuzzer: StrideSuite(fuzzer.stage),
+    "fuzz mesh pair": lambda fuzzer: MeshPairSuite(fuzzer.stage, fuzzer.driver),
+    "fuzz lifecycle": lambda fuzzer: LifecycleSuite(fuzzer.stage, fuzzer.driver),
+}
+"""The runs that the FUZZ rules name, each a search of one suite."""

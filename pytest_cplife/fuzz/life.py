@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +11,13 @@ import torch
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.fuzz.plans import Step
+from pytest_cplife.fuzz.ranks import all_raised
 from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.crash_faults import full_disk
 from pytest_cplife.scenarios.order import Order, Stage, seed_streams, set_stage
+
+FULL_AT = 1024
+"""Bytes that fit into a file on a full disk: the head of a checkpoint, and hardly any tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +28,21 @@ class Life:
         order: adapter, mesh and folders; `order.source` is loaded first where it is set.
         sharded: the source was written by ``save_sharded``.
         steps: what is done then; none of them is a restart.
+        slots: where each checkpoint is that is read, or is to be written, by its number.
         unit: optimizer steps that one step of ``train`` stands for: an epoch, where a trainer saves
             at the end of one only.
-        checkpoints: the folder of the plan's checkpoints, which other lives read.
     """
 
     order: Order
     sharded: bool
     steps: tuple[Step, ...]
-    checkpoints: Path
+    slots: Mapping[int, Path]
     unit: int = 1
 
-    def slot(self, number: int) -> Path:
-        return self.checkpoints / f"slot{number}"
+
+def label(number: int, step: Step) -> str:
+    """The name of the moment after step `number` of a life."""
+    return f"{number} {step.operation}"
 
 
 def live(rank: Rank, life: Life) -> None:
@@ -48,32 +57,55 @@ def live(rank: Rank, life: Life) -> None:
         stage.recorder.moment("load", run)
     for number, step in enumerate(life.steps):
         with stage.recorder.phase(step.operation):
-            _do(stage, run, life, step, number)
+            _do(stage, run, life, step, label(number, step))
     stage.close(run)
 
 
-def _do(stage: Stage, run: TrainingRun, life: Life, step: Step, number: int) -> None:
-    label = f"{number} {step.operation}"
+def _do(stage: Stage, run: TrainingRun, life: Life, step: Step, name: str) -> None:
     if step.operation == "train":
         for count in range(step.count * life.unit):
             # What a step draws depends on which step it is and on nothing else, so that a run
             # that was stopped can be held against one that never was.
             seed_streams(stage.order.seed, stage.rank.rank, 1 + run.global_step)
             run.train(1)
-            stage.recorder.moment(f"{label} {count}", run)
+            stage.recorder.moment(f"{name} {count}", run)
         return
     if step.operation == "save":
-        run.save(life.slot(step.slot))
+        run.save(life.slots[step.slot])
     elif step.operation == "save_sharded":
-        run.save_sharded(life.slot(step.slot))
+        run.save_sharded(life.slots[step.slot])
+    elif step.operation == "crash":
+        stage.recorder.fact(name, _crash(stage, run, life, step, name))
     elif step.operation == "load":
-        _load(run, life.slot(step.slot), step.sharded)
+        _load(run, life.slots[step.slot], step.sharded)
     elif step.operation == "swap_ema":
         with run.ema_weights():
-            stage.recorder.moment(f"{label} inside", run)
+            stage.recorder.moment(f"{name} inside", run)
     else:
         raise ValueError(f"a life does not know the operation {step.operation!r}")
-    stage.recorder.moment(label, run)
+    stage.recorder.moment(name, run)
+
+
+def _crash(stage: Stage, run: TrainingRun, life: Life, step: Step, name: str) -> str:
+    """Save while one rank cannot write; "saved" where that does not stop it, else "refused".
+
+    Raises:
+        Exception: what the save raised, where other ranks do not know that it failed: these go on
+            to wait for this one, so that the life is over.
+    """
+    rank, path = stage.rank, life.slots[step.slot]
+    hindered = rank.rank == step.rank % rank.world_size
+    try:
+        with full_disk(FULL_AT) if hindered else nullcontext():
+            if step.sharded:
+                run.save_sharded(path)
+            else:
+                run.save(path)
+    except Exception:
+        if not all_raised(rank, life.order.folder / name):
+            raise
+        return "refused"
+    return "saved"
 
 
 def _load(run: TrainingRun, path: Path, sharded: bool) -> None:

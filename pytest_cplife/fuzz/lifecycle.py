@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pytest_cplife.adapter import LifecycleAdapter
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble
-from pytest_cplife.evidence.journal import RankJournal, read_journal
 from pytest_cplife.evidence.run import Moment
-from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.evidence.store import TensorStore
-from pytest_cplife.fuzz.life import Life, live
-from pytest_cplife.fuzz.plans import Plan, Step
+from pytest_cplife.fuzz.life import label
+from pytest_cplife.fuzz.lives import Chapter, Lived, Lives, Past
+from pytest_cplife.fuzz.plans import SAVES, Plan, Step
 from pytest_cplife.fuzz.stage import FuzzStage
 from pytest_cplife.fuzz.trajectory import Trajectories, same_state
-from pytest_cplife.launchers.base import WorldFailure
 from pytest_cplife.loading import load_adapter
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.common import replicas_agree, same_layout
 from pytest_cplife.rules.model import Violation
-from pytest_cplife.scenarios.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +30,32 @@ class _State:
 
 
 @dataclass(slots=True)
+class _Saved:
+    """The checkpoints that are whole, by slot, in the order in which they were written."""
+
+    states: dict[int, _State] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    def write(self, step: Step, state: _State) -> None:
+        self.states[step.slot] = state
+        self.steps[step.slot] = step
+
+    def source(self, wanted: Step | None, mesh: MeshSpec) -> Step | None:
+        """The restart that can be made: from the slot that is wanted, else from the last one."""
+        if wanted is not None and wanted.slot in self.states:
+            return wanted
+        if not self.states:
+            return None
+        last = list(self.steps.values())[-1]
+        return Step("restart", slot=last.slot, sharded=last.sharded, mesh=mesh)
+
+
 class _Ended(Exception):
     """A life that did not end well."""
 
-    violation: Violation
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.observed)
+        self.violation = violation
 
     @property
     def not_offered(self) -> bool:
@@ -58,18 +77,14 @@ class Lifecycle:
         self.stage = stage
         self.adapter: type[LifecycleAdapter] = load_adapter(stage.adapter)
         self.assembler = Assembler(TensorStore(stage.folder / "tensors"))
+        self.lives = Lives(stage, self.adapter, self.assembler.store.root)
         self.trajectories = Trajectories(self._uninterrupted, self.assembler, tuple(stage.meshes))
-        self._capabilities: frozenset[str] | None = None
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the adapter's runs offer, as a run on the first mesh says."""
-        if self._capabilities is None:
-            spec = self.stage.meshes[0]
-            life = self._life(spec, (), self.stage.new_folder())
-            [journal, *_] = self._lived(life)
-            self._capabilities = frozenset(journal.facts["capabilities"])
-        return self._capabilities
+        """What the adapter's runs offer, as one on the first mesh says; empty where none starts."""
+        [journal, *_] = self.lives.of((Chapter(self.stage.meshes[0], ()),)).journals
+        return frozenset(journal.facts.get("capabilities", ()))
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -81,61 +96,84 @@ class Lifecycle:
             offered.append("save_sharded")
         if "ema_weights" in self.capabilities:
             offered.append("swap_ema")
+        if self.stage.launcher.name != "threads":
+            # There a disk that is full for one rank is full for all of them, and for pytest.
+            offered.append("crash")
         return tuple(offered)
 
-    def carry_out(self, plan: Plan) -> tuple[Violation, ...]:
-        """Everything that is wrong at the first step of `plan` at which something is."""
-        checkpoints = self.stage.new_folder()
-        slots: dict[int, _State] = {}
-        spec, source = plan.mesh, None
-        for steps, restart in _lives(plan):
-            life = self._life(spec, steps, checkpoints, source)
-            try:
-                moments = _moments(self._lived(life))
-                for problems in self._judged(life, moments, slots, source):
-                    if problems:
-                        return tuple(problems)
-            except _Ended as ended:
-                return () if ended.not_offered else (ended.violation,)
-            except CannotAssemble as problem:
-                return (Violation("state", "full tensors", str(problem), "cannot assemble"),)
-            if restart is not None:
-                assert restart.mesh is not None
-                spec, source = restart.mesh, restart
+    def carry_out(self, plan: Plan) -> tuple[Violation, ...] | None:
+        """Everything that is wrong at the first step of `plan` at which something is.
+
+        None where the trainer turns out not to offer an operation, so that the plan says nothing.
+        """
+        try:
+            for problems in self._judged(plan):
+                if problems:
+                    return tuple(problems)
+        except _Ended as ended:
+            return None if ended.not_offered else (ended.violation,)
+        except CannotAssemble as problem:
+            return (Violation("state", "full tensors", str(problem), "cannot assemble"),)
         return ()
 
-    def _judged(
-        self, life: Life, moments: dict[str, Moment], slots: dict[int, _State], source: Step | None
-    ) -> Iterator[list[Violation]]:
-        """Step by step what is wrong; fills `slots` with what was saved."""
-        spec = life.order.spec
-        assert spec is not None
+    def _judged(self, plan: Plan) -> Iterator[list[Violation]]:
+        """Step by step what is wrong.
+
+        Raises:
+            _Ended: a run came to an end that it should not have come to.
+        """
+        saved, past, mesh = _Saved(), Past(), plan.mesh
+        source: Step | None = None
+        todo = plan.steps
+        while True:
+            chapter = Chapter(mesh, _until_restart(todo), source)
+            past = (*past, chapter)
+            lived = self.lives.of(past)
+            if lived.failure is not None and not lived.crashed:
+                raise _Ended(lived.violation)
+            done = yield from self._chapter(chapter, lived, saved)
+            if done == len(todo):
+                return
+            restart = todo[done] if done == len(chapter.steps) else None
+            todo = todo[done + 1 :]
+            if restart is not None and restart.mesh is not None:
+                mesh = restart.mesh
+            # Where a crash ended it the job comes back where it was.
+            source = saved.source(restart, mesh)
+
+    def _chapter(
+        self, chapter: Chapter, lived: Lived, saved: _Saved
+    ) -> Generator[list[Violation], None, int]:
+        """The same for one run; fills `saved`, and returns how many of its steps were done."""
+        moments, spec = lived.moments, chapter.mesh
         start = moments["start"]
         state = _State(start, frozenset([spec]))
         yield list(self._on_course(state, "start", start))
-        if source is not None:
-            state = self._loaded(slots[source.slot], moments["load"], spec)
-            yield list(self._came_back(slots[source.slot], state, "restart", start))
-        for number, step in enumerate(life.steps):
-            label = f"{number} {step.operation}"
+        if chapter.source is not None:
+            loaded = saved.states[chapter.source.slot]
+            state = _State(moments["load"], loaded.meshes | {spec})
+            yield list(self._came_back(loaded, state, "restart", start))
+        for number, step in enumerate(chapter.steps):
+            name = label(number, step)
             if step.operation == "train":
-                for count in range(step.count * life.unit):
-                    state = _State(moments[f"{label} {count}"], state.meshes)
+                for count in range(step.count * self.lives.unit):
+                    state = _State(moments[f"{name} {count}"], state.meshes)
                     yield list(self._on_course(state, "train", start))
                 continue
-            after = moments[label]
-            if step.operation in ("save", "save_sharded"):
+            if name not in moments:
+                return number
+            after = moments[name]
+            if step.operation in SAVES:
                 yield list(same_state(self.assembler, state.moment, after, step.operation))
-                slots[step.slot] = state
+                if lived.wrote(step, name):
+                    saved.write(step, state)
             elif step.operation == "load":
-                saved = slots[step.slot]
-                state = self._loaded(saved, after, spec)
-                yield list(self._came_back(saved, state, "load", start))
+                loaded = saved.states[step.slot]
+                state = _State(after, loaded.meshes | {spec})
+                yield list(self._came_back(loaded, state, "load", start))
             elif step.operation == "swap_ema":
-                yield list(self._swapped(state, moments[f"{label} inside"], after))
-
-    def _loaded(self, saved: _State, now: Moment, spec: MeshSpec) -> _State:
-        return _State(now, saved.meshes | {spec})
+                yield list(self._swapped(state, moments[f"{name} inside"], after))
+        return len(chapter.steps)
 
     def _on_course(self, state: _State, what: str, start: Moment) -> Iterator[Violation]:
         step = state.moment.ranks[0].counters["global_step"]
@@ -164,84 +202,14 @@ class Lifecycle:
             if self.assembler.digest(swapped) != self.assembler.digest(average):
                 yield Violation(name, "the average", "other bytes", "swap_ema: inside")
 
-    def _life(
-        self,
-        spec: MeshSpec,
-        steps: tuple[Step, ...],
-        checkpoints: Path,
-        source: Step | None = None,
-    ) -> Life:
-        order = Order(
-            adapter=self.stage.adapter,
-            spec=spec,
-            folder=self.stage.new_folder(),
-            store=self.assembler.store.root,
-            steps=self.stage.steps,
-            seed=self.stage.seed,
-            source=None if source is None else checkpoints / f"slot{source.slot}",
-        )
-        sharded = source is not None and source.sharded
-        return Life(order, sharded, steps, checkpoints, self._unit)
-
-    def _lived(self, life: Life) -> list[RankJournal]:
-        spec = life.order.spec
-        assert spec is not None
-        life.order.prepare()
-        life.order.store.mkdir(exist_ok=True)
-        bare = self.adapter.initialises_process_group
-        failure = None
-        try:
-            self.stage.run(spec, live, life, bare=bare)
-        except WorldFailure as error:
-            failure = error
-        journals = [read_journal(life.order.journal(rank)) for rank in range(spec.world_size)]
-        if failure is not None:
-            raise _Ended(_explained(failure, journals))
-        return journals
-
-    @property
-    def _unit(self) -> int:
-        adapter = self.adapter
-        return (adapter.steps_per_epoch or 1) if adapter.save_points == "epoch_end" else 1
-
     def _uninterrupted(self, spec: MeshSpec, steps: int) -> list[Moment]:
-        units = -(-steps // self._unit)
-        life = self._life(spec, (Step("train", count=units),), self.stage.new_folder())
-        moments = _moments(self._lived(life))
-        made = range(units * self._unit)
+        units = -(-steps // self.lives.unit)
+        lived = self.lives.alone(Chapter(spec, (Step("train", count=units),)))
+        if lived.failure is not None:
+            raise _Ended(lived.violation)
+        moments, made = lived.moments, range(units * self.lives.unit)
         return [moments["start"], *(moments[f"0 train {count}"] for count in made)]
 
 
-def _lives(plan: Plan) -> Iterator[tuple[tuple[Step, ...], Step | None]]:
-    """The plan cut at its restarts: the steps of each run, and the restart that follows."""
-    steps: list[Step] = []
-    for step in plan.steps:
-        if step.operation == "restart":
-            yield tuple(steps), step
-            steps = []
-        else:
-            steps.append(step)
-    yield tuple(steps), None
-
-
-def _moments(journals: list[RankJournal]) -> dict[str, Moment]:
-    first: dict[str, Snapshot] = journals[0].snapshots
-    return {
-        name: Moment("plan", name, tuple(journal.snapshots[name] for journal in journals))
-        for name in first
-    }
-
-
-def _explained(failure: WorldFailure, journals: list[RankJournal]) -> Violation:
-    first = failure.primary
-    phase = journals[first.rank].open_phase or next(
-        (journal.open_phase for journal in journals if journal.open_phase), ""
-    )
-    return Violation(
-        subject=phase or "life",
-        expected="completes on every rank",
-        observed=first.headline(),
-        moment=f"{phase} {first.kind} {first.type_name}".strip(),
-        ranks=tuple(f.rank for f in failure.failures if not f.secondary),
-        detail=str(failure),
-    )
+def _until_restart(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(takewhile(lambda step: step.operation != "restart", steps))

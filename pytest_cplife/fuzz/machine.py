@@ -22,7 +22,7 @@ from pytest_cplife.mesh import MeshSpec
 
 
 class LifecycleMachine(RuleBasedStateMachine):
-    """Trains, saves, loads and restarts a trainer; fails where it leaves its course."""
+    """Trains, saves, loads, restarts and crashes a trainer; fails where it leaves its course."""
 
     driver: Lifecycle
     """Set by :func:`lifecycle_machine`."""
@@ -43,25 +43,33 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        self._save("save")
+        self._save(Step("save", slot=len(self.steps)))
 
     @precondition(lambda self: "save_sharded" in self.driver.operations)
     @rule()
     def save_sharded(self) -> None:
-        self._save("save_sharded")
+        self._save(Step("save_sharded", slot=len(self.steps), sharded=True))
 
-    @precondition(lambda self: self.saved and self.driver.adapter.live_load)
+    @precondition(lambda self: "crash" in self.driver.operations)
+    @rule(data=st.data(), rank=st.integers(0, 1))
+    def crash(self, data: st.DataObject, rank: int) -> None:
+        """Save while one rank cannot write."""
+        sharded = "save_sharded" in self.driver.operations and data.draw(st.booleans())
+        self._save(Step("crash", slot=len(self.steps), sharded=sharded, rank=rank))
+
+    @precondition(lambda self: self.whole and self.driver.adapter.live_load)
     @rule(data=st.data())
     def load(self, data: st.DataObject) -> None:
-        saved = data.draw(st.sampled_from(self.saved))
-        self.steps.append(Step("load", slot=saved.slot, sharded=_sharded(saved)))
+        saved = data.draw(st.sampled_from(self.whole))
+        self.steps.append(Step("load", slot=saved.slot, sharded=saved.sharded))
 
     @precondition(lambda self: self.saved)
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
+        """Start again, perhaps on other ranks; after a crash from the last save that was whole."""
         saved = data.draw(st.sampled_from(self.saved))
         mesh = data.draw(st.sampled_from(list(self.driver.stage.meshes)))
-        self.steps.append(Step("restart", slot=saved.slot, sharded=_sharded(saved), mesh=mesh))
+        self.steps.append(Step("restart", slot=saved.slot, sharded=saved.sharded, mesh=mesh))
 
     @precondition(lambda self: "swap_ema" in self.driver.operations)
     @rule()
@@ -81,14 +89,14 @@ class LifecycleMachine(RuleBasedStateMachine):
                 f" observed {first.observed} ({len(violations)} in all)"
             )
 
-    def _save(self, operation: str) -> None:
-        step = Step(operation, slot=len(self.steps))
+    @property
+    def whole(self) -> list[Step]:
+        """What was saved without a crash."""
+        return [step for step in self.saved if step.operation != "crash"]
+
+    def _save(self, step: Step) -> None:
         self.steps.append(step)
         self.saved.append(step)
-
-
-def _sharded(saved: Step) -> bool:
-    return saved.operation == "save_sharded"
 
 
 def lifecycle_machine(driver: Lifecycle) -> type[LifecycleMachine]:

@@ -22,6 +22,7 @@ from pytest_cplife.fuzz.roundtrip import check_tensor
 from pytest_cplife.fuzz.smaller import smaller_tensors
 from pytest_cplife.fuzz.stage import FuzzStage
 from pytest_cplife.fuzz.tensors import DTYPES, PLAIN_LAYOUTS, TensorSpec
+from pytest_cplife.fuzz.values import full_bytes
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Violation
@@ -51,6 +52,7 @@ def _move(rank: Rank, move: Move, folder: Path) -> Iterator[Violation]:
     there = [torch_placement(text) for text in move.target]
     # Whatever the layout in memory was, nothing is promised of the result's stride.
     moved = replace(spec, placements=move.target)
+    whole = full_bytes(spec, tuple(mesh.shape))
     result: Any
     if move.operation == "full_tensor":
         assert isinstance(source, DTensor)
@@ -65,7 +67,8 @@ def _move(rank: Rank, move: Move, folder: Path) -> Iterator[Violation]:
         state_dict_saver.save({"it": source}, checkpoint_id=folder / "saved")
         state_dict_loader.load({"it": result}, checkpoint_id=folder / "saved")
     sharded = move.operation != "full_tensor"
-    for violation in check_tensor(moved, result, mesh, move.operation, "it", sharded=sharded):
+    found = check_tensor(moved, result, mesh, move.operation, "it", sharded=sharded, whole=whole)
+    for violation in found:
         if not violation.moment.endswith(": stride"):
             yield violation
 
@@ -103,7 +106,7 @@ class MoveSuite:
             spec,
             plain=self.operation == "distribute_tensor",
             dtype_names=self.dtypes,
-            partial=self.partial if self.operation == "full_tensor" else (),
+            partial=self.partial if self.operation in ("full_tensor", "redistribute") else (),
             strided=self.strided,
             layouts=PLAIN_LAYOUTS,
         )
@@ -117,7 +120,7 @@ class MoveSuite:
             )
         )
 
-    def check(self, example: Move) -> Sequence[Violation]:
+    def check(self, example: Move) -> Sequence[Violation] | None:
         return self.stage.judge(example.mesh, try_move, example, self.stage.new_folder())
 
     def smaller(self, example: Move) -> Iterator[Move]:

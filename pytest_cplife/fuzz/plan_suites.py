@@ -19,14 +19,18 @@ from pytest_cplife.strategies import save_load_plans
 
 
 class LifecycleSuite:
-    """Plans of any kind: train, save, load, restart elsewhere, swap the averages."""
+    """Plans of any kind: train, save, load, restart elsewhere, swap the averages, crash."""
 
     name = "lifecycle"
     cost = 12
 
-    def __init__(self, stage: FuzzStage) -> None:
+    def __init__(self, stage: FuzzStage, driver: Lifecycle | None = None) -> None:
+        """
+        Args:
+            driver: one of the same stage that other suites use as well, and that has lived already.
+        """
         self.stage = stage
-        self.driver = Lifecycle(stage)
+        self.driver = Lifecycle(stage) if driver is None else driver
 
     def examples(self) -> SearchStrategy[Plan]:
         # Long ones: to start a run costs as much as several steps, and `smaller` shortens plans.
@@ -34,7 +38,7 @@ class LifecycleSuite:
             self.stage.meshes, operations=self.driver.operations, min_steps=5, max_steps=10
         )
 
-    def check(self, example: Plan) -> Sequence[Violation]:
+    def check(self, example: Plan) -> Sequence[Violation] | None:
         return self.driver.carry_out(example)
 
     def smaller(self, example: Plan) -> Iterator[Plan]:
@@ -83,12 +87,13 @@ class MeshPairSuite(LifecycleSuite):
 
 def mesh_pair(a: MeshSpec, b: MeshSpec, before: int, after: int, way: str = "save") -> Plan:
     """The plan: `before` steps on `a`, save, load on `b`, `after` steps."""
+    sharded = way == "save_sharded"
     return Plan(
         a,
         (
             Step("train", count=before),
-            Step(way, slot=0),
-            Step("restart", slot=0, sharded=way == "save_sharded", mesh=b),
+            Step(way, slot=0, sharded=sharded),
+            Step("restart", slot=0, sharded=sharded, mesh=b),
             *([Step("train", count=after)] if after else []),
         ),
     )

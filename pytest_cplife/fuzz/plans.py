@@ -7,12 +7,19 @@ from typing import Any
 
 from pytest_cplife.mesh import MeshSpec
 
-OPERATIONS = ("train", "save", "load", "restart", "save_sharded", "swap_ema")
+OPERATIONS = ("train", "save", "load", "restart", "save_sharded", "swap_ema", "crash")
 """What a plan may do, simplest first.
 
 ``load`` loads into the live run, ``restart`` ends it, starts another, perhaps on another mesh, and
-loads there; ``swap_ema`` enters and leaves :meth:`TrainingRun.ema_weights`.
+loads there; ``swap_ema`` enters and leaves :meth:`TrainingRun.ema_weights`; ``crash`` saves while
+one rank cannot write.
 """
+
+SAVES = ("save", "save_sharded", "crash")
+"""Operations that write to a slot; what ``crash`` was to write is there only if it returned."""
+
+READS = ("load", "restart")
+"""Operations that read one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +29,11 @@ class Step:
     Attributes:
         operation: one of `OPERATIONS`.
         count: optimizer steps, of ``train``.
-        slot: which checkpoint is written or read.
-        sharded: the checkpoint that is read came from ``save_sharded``.
+        slot: which checkpoint is written or read. A ``restart`` from one that a crash left
+            unwritten takes the last one that was written.
+        sharded: the checkpoint that is read, or not written, is one of ``save_sharded``.
         mesh: where ``restart`` goes on.
+        rank: whose writes fail in a ``crash``, modulo the number of ranks.
     """
 
     operation: str
@@ -32,10 +41,14 @@ class Step:
     slot: int = 0
     sharded: bool = False
     mesh: MeshSpec | None = None
+    rank: int = 0
 
     def __str__(self) -> str:
         if self.operation == "train":
             return f"train({self.count})"
+        if self.operation == "crash":
+            how = "save_sharded" if self.sharded else "save"
+            return f"crash({how} {self.slot}, rank {self.rank})"
         if self.operation in ("save", "save_sharded", "load"):
             return f"{self.operation}({self.slot})"
         if self.operation == "restart":
@@ -64,6 +77,7 @@ class Plan:
                     "slot": step.slot,
                     "sharded": step.sharded,
                     "mesh": None if step.mesh is None else step.mesh.option,
+                    "rank": step.rank,
                 }
                 for step in self.steps
             ],

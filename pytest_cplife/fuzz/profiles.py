@@ -12,6 +12,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
+from pytest_cplife.settings import PROFILES, Settings
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -22,7 +24,8 @@ class Profile:
         examples: cheap examples per search; suites with dearer ones divide it (`Suite.cost`).
         shrinks: examples that may be spent on making a failure smaller, divided likewise.
         derandomize: the same examples every time; then there is no database.
-        seconds: search on until that time is over, in rounds of `examples`; None is one round.
+        seconds: no further example is drawn after that time. Where the examples are always the same
+            there is one round of `examples`, else one after another until then.
         database: where failing examples are kept for the next search.
     """
 
@@ -57,11 +60,27 @@ class Profile:
         return self.shrinks if cost == 1 else max(self.shrinks // cost, 10)
 
 
-QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True)
-"""Seconds: a look while working."""
+QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True, seconds=4.0)
+"""A look that costs little, whatever a trainer's steps cost: the first of always the same examples,
+as many as fit into a few seconds."""
 
 GATE = Profile("gate", examples=300, shrinks=500, derandomize=True)
 """The same examples on every machine and every day: for CI."""
+
+
+def profile_of(settings: Settings) -> Profile:
+    """The profile that a session asks for.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if settings.profile == "explore":
+        kept = settings.kept or settings.workdir
+        return explore(settings.fuzz_seconds, kept / "examples")
+    profiles = {profile.name: profile for profile in (QUICK, GATE)}
+    if settings.profile not in profiles:
+        raise ValueError(f"profile {settings.profile!r}; accepted are {', '.join(PROFILES)}")
+    return profiles[settings.profile]
 
 
 def explore(seconds: float, database: Path | None = None) -> Profile:

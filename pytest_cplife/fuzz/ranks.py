@@ -29,20 +29,29 @@ def guarded(rank: Rank, folder: Path, body: Callable[[], Reports]) -> Reports:
     """Run `body`; an exception that every rank has becomes a violation.
 
     A rank that raises while others wait for it has to end the call, and that costs a world; one
-    that all ranks agree on costs nothing, and shrinking meets it hundreds of times. They tell
-    each other through files in `folder`, because the process group may be what is broken.
+    that all ranks agree on costs nothing, and shrinking meets it hundreds of times.
     """
     try:
         return body()
     except Exception as error:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"raised{rank.rank}").touch()
-        end = time.monotonic() + _PATIENCE
-        while any(not (folder / f"raised{r}").exists() for r in range(rank.world_size)):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.002)
+        if not all_raised(rank, folder):
+            raise
         return [_raised(error)]
+
+
+def all_raised(rank: Rank, folder: Path) -> bool:
+    """Whether the other ranks have raised as well, within a second; asked where this one has.
+
+    They tell each other through files in `folder`, because the process group may be what is broken.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"raised{rank.rank}").touch()
+    end = time.monotonic() + _PATIENCE
+    while any(not (folder / f"raised{r}").exists() for r in range(rank.world_size)):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def _raised(error: Exception) -> Violation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,15 +13,17 @@ from pytest_cplife.fuzz.moves import OPERATIONS, MoveSuite
 from pytest_cplife.fuzz.plan_suites import LifecycleSuite, MeshPairSuite
 from pytest_cplife.fuzz.search import Found, Suite
 from pytest_cplife.fuzz.stage import FuzzStage
-from pytest_cplife.fuzz.tensor_suites import RoundTripSuite
+from pytest_cplife.fuzz.tensor_suites import RoundTripSuite, StrideSuite
 from pytest_cplife.mesh import parse_meshes
-from pytest_cplife.rules.model import Violation
 
 FORMAT = "pytest-cplife fuzz example"
 VERSION = 1
 
+_MAX_DETAIL_LINES = 18
+
 SUITES: dict[str, Callable[[FuzzStage], Suite[Any]]] = {
     "round trip": RoundTripSuite,
+    "strides": StrideSuite,
     "mesh pair": MeshPairSuite,
     "lifecycle": LifecycleSuite,
     **{f"moves {operation}": partial(MoveSuite, operation=operation) for operation in OPERATIONS},
@@ -40,6 +41,7 @@ class Replay:
         meshes: the meshes of the search; the model of a plan is made from all of them.
         steps, seed: as in :class:`FuzzStage`.
         example: the example, in the suite's own JSON.
+        shown: the example for a reader.
         violations: what was wrong then.
     """
 
@@ -49,6 +51,7 @@ class Replay:
     steps: tuple[int, int]
     seed: int
     example: dict[str, Any]
+    shown: tuple[str, ...]
     violations: tuple[dict[str, Any], ...]
 
 
@@ -73,47 +76,64 @@ def read_replay(path: Path) -> Replay:
     """Read a replay file.
 
     Raises:
+        OSError: it cannot be read.
         ValueError: it is none, or of a version that this one does not know.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no replay file: {error}") from None
+        raise ValueError(f"it is no replay file: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"{path} is no replay file: it has no format {FORMAT!r}")
-    if data["version"] != VERSION:
-        raise ValueError(f"{path} is of version {data['version']}; version {VERSION} is known")
-    if data["suite"] not in SUITES:
-        raise ValueError(f"{path} is of suite {data['suite']!r}; there are {', '.join(SUITES)}")
-    return Replay(
-        suite=data["suite"],
-        adapter=data["adapter"],
-        meshes=tuple(data["meshes"]),
-        steps=(data["steps"][0], data["steps"][1]),
-        seed=data["seed"],
-        example=data["example"],
-        violations=tuple(data["violations"]),
-    )
+        raise ValueError(f"it is no replay file: it has no format {FORMAT!r}")
+    if data.get("version") != VERSION:
+        raise ValueError(f"it is of version {data.get('version')}; version {VERSION} is known")
+    if data.get("suite") not in SUITES:
+        raise ValueError(f"it is of suite {data.get('suite')!r}; there are {', '.join(SUITES)}")
+    try:
+        before, after = map(int, data["steps"])
+        parse_meshes(data["meshes"])
+        return Replay(
+            suite=data["suite"],
+            adapter=str(data["adapter"]),
+            meshes=tuple(data["meshes"]),
+            steps=(before, after),
+            seed=int(data["seed"]),
+            example=dict(data["example"]),
+            shown=tuple(data["shown"]),
+            violations=tuple(data["violations"]),
+        )
+    except KeyError as missing:
+        raise ValueError(f"it is damaged: it has no {missing}") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"it is damaged: {error}") from None
 
 
-def stage_of(replay: Replay, stage: FuzzStage) -> FuzzStage:
-    """`stage` with the meshes, steps and seed that the failure was found with."""
+class BadExample(ValueError):
+    """The example in a replay file is none of its suite's."""
+
+
+def run_replay(replay: Replay, stage: FuzzStage) -> Found[Any]:
+    """Try the example again; no violations where nothing is wrong any more.
+
+    The meshes, steps and seed of `stage` become those that the failure was found with.
+
+    Raises:
+        BadExample: there is no such example.
+    """
     stage.meshes = parse_meshes(replay.meshes)
     stage.steps = replay.steps
     stage.seed = replay.seed
-    return stage
+    suite = SUITES[replay.suite](stage)
+    try:
+        example = suite.from_json(replay.example)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadExample(f"{type(error).__name__}: {error}") from None
+    return Found(example, tuple(suite.check(example) or ()))
 
 
-def run_replay(replay: Replay, stage: FuzzStage) -> tuple[Violation, ...]:
-    """Try the example again; empty where nothing is wrong any more."""
-    suite = SUITES[replay.suite](stage_of(replay, stage))
-    return tuple(suite.check(suite.from_json(replay.example)))
-
-
-def explain(suite: Suite[Any], found: Found[Any], replay: Path | None) -> str:
-    """What was found, for a reader, with the command that shows it again."""
-    lines = [f"smallest example of suite {suite.name!r}:"]
-    lines += [f"    {line}" for line in suite.show(found.example).splitlines()]
+def explain(replay: Replay, found: Found[Any]) -> str:
+    """What is wrong with the example of `replay`, for a reader."""
+    lines = [f"suite {replay.suite!r}, example:", *(f"    {line}" for line in replay.shown)]
     for violation in found.violations[:5]:
         ranks = f" on ranks {', '.join(map(str, violation.ranks))}" if violation.ranks else ""
         lines.append(f"{violation.moment}, {violation.subject}{ranks}:")
@@ -121,6 +141,6 @@ def explain(suite: Suite[Any], found: Found[Any], replay: Path | None) -> str:
         lines.append(f"    observed {violation.observed}")
     if len(found.violations) > 5:
         lines.append(f"and {len(found.violations) - 5} more")
-    if replay is not None:
-        lines.append(f"replay with: python -m pytest_cplife.fuzz {shlex.quote(str(replay))}")
+    detail = next((violation.detail for violation in found.violations if violation.detail), "")
+    lines += [f"  | {line}" for line in detail.splitlines()[-_MAX_DETAIL_LINES:]]
     return "\n".join(lines)

@@ -22,6 +22,9 @@ from pytest_cplife.launchers.base import Rank
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Violation
 
+STRIDE = "realign: stride"
+"""The moment of a violation by a stride that is not the template's."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
@@ -108,9 +111,20 @@ def _kind(value: Any) -> str:
 
 
 def check_tensor(
-    spec: TensorSpec, seen: Any, mesh: DeviceMesh, moment: str, subject: str, *, sharded: bool
+    spec: TensorSpec,
+    seen: Any,
+    mesh: DeviceMesh,
+    moment: str,
+    subject: str,
+    *,
+    sharded: bool,
+    whole: values.Bytes | None = None,
 ) -> Iterator[Violation]:
-    """Find where `seen` is not the described tensor: as it is, or (not `sharded`) made plain."""
+    """Find where `seen` is not the described tensor: as it is, or (not `sharded`) made plain.
+
+    Args:
+        whole: the bytes of all of it, where they are not those that `spec` describes.
+    """
 
     def wrong(what: str, expected: object, observed: object) -> Violation:
         return Violation(subject, str(expected), str(observed), f"{moment}: {what}")
@@ -129,12 +143,13 @@ def check_tensor(
     if isinstance(seen, DTensor):
         yield from _layout_problems(spec, seen, mesh, wrong)
         local = seen.to_local()
-        expected = values.local_bytes(spec, tuple(mesh.shape), mesh.get_coordinate() or ())
+        expected = values.local_bytes(spec, tuple(mesh.shape), mesh.get_coordinate() or (), whole)
         if tuple(local.shape) != expected.shape[:-1]:
             yield wrong("local shape", expected.shape[:-1], tuple(local.shape))
             return
     else:
-        local, expected = seen, values.full_bytes(spec, tuple(mesh.shape))
+        local = seen
+        expected = values.full_bytes(spec, tuple(mesh.shape)) if whole is None else whole
     observed = to_bytes(local)
     if not np.array_equal(observed, expected):
         yield wrong("bytes", *_first_difference(expected, observed))

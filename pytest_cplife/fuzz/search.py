@@ -33,8 +33,8 @@ class Suite(Protocol[Example]):
         """The examples to draw from."""
         ...
 
-    def check(self, example: Example) -> Sequence[Violation]:
-        """Try one. Violations of one kind have one `moment`."""
+    def check(self, example: Example) -> Sequence[Violation] | None:
+        """Try one; None where it says nothing. Violations of one kind have one `moment`."""
         ...
 
     def smaller(self, example: Example) -> Iterable[Example]:
@@ -64,6 +64,7 @@ class Search(Generic[Example]):
 
     Attributes:
         examples: how many different ones were tried, shrinking included.
+        judged: how many of them said anything.
         first_at: how many it took until the first failure; 0 where there was none.
         seconds: how long it took.
         seed: of the last round; None where nothing was random.
@@ -71,6 +72,7 @@ class Search(Generic[Example]):
     """
 
     examples: int = 0
+    judged: int = 0
     first_at: int = 0
     seconds: float = 0.0
     seed: int | None = None
@@ -111,12 +113,20 @@ class _Trial(Generic[Example]):
                 return ()
             self.search.examples += 1
             self.shrinks += self.kind is not None
-            self.known[example] = tuple(self.suite.check(example))
+            violations = self.suite.check(example)
+            self.search.judged += violations is not None
+            self.known[example] = tuple(violations or ())
         return self.known[example]
 
     def _spent(self) -> bool:
         if self.kind is not None:
             return self.shrinks >= self.profile.shrinks_of(self.suite.cost)
+        # One is tried however long everything before it took: a search without is no evidence.
+        return self.over and self.search.examples > 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the time for finding a failure is."""
         return self.end is not None and time.monotonic() >= self.end
 
 
@@ -125,12 +135,13 @@ def search(suite: Suite[Example], profile: Profile) -> Search[Example]:
     start = time.monotonic()
     outcome: Search[Example] = Search()
     end = None if profile.seconds is None else start + profile.seconds
+    again = end is not None and not profile.derandomize
     trial = _Trial(suite, profile, end, outcome)
     while True:
         if not profile.derandomize:
             outcome.seed = random.SystemRandom().getrandbits(64)
         _round(trial, outcome.seed)
-        if outcome.found is not None or end is None or time.monotonic() >= end:
+        if outcome.found is not None or not again or trial.over:
             break
     _reduce(trial)
     outcome.seconds = time.monotonic() - start

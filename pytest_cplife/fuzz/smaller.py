@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_cplife.fuzz.plans import Plan
+from pytest_cplife.fuzz.plans import READS, SAVES, Plan, Step
 from pytest_cplife.fuzz.tensors import DTYPES, PLAIN_LAYOUTS, VALUES, TensorSpec
 from pytest_cplife.fuzz.trees import Branch, Leaf, Tree
 
@@ -114,10 +114,15 @@ def smaller_plans(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, steps=plan.steps[: len(plan.steps) // 2])
     for index, step in reversed(list(enumerate(plan.steps))):
         rest = [*plan.steps[:index], *plan.steps[index + 1 :]]
-        if step.operation in ("save", "save_sharded"):
-            rest = [s for s in rest if s.slot != step.slot or s.operation == "train"]
+        if step.operation in SAVES:
+            rest = [s for s in rest if s.operation not in READS or s.slot != step.slot]
         yield replace(plan, steps=tuple(rest))
     for index, step in enumerate(plan.steps):
         if step.operation == "train" and step.count > 1:
-            less = (*plan.steps[:index], replace(step, count=1), *plan.steps[index + 1 :])
-            yield replace(plan, steps=less)
+            yield _with(plan, index, replace(step, count=1))
+        if step.rank:
+            yield _with(plan, index, replace(step, rank=0))
+
+
+def _with(plan: Plan, index: int, step: Step) -> Plan:
+    return replace(plan, steps=(*plan.steps[:index], step, *plan.steps[index + 1 :]))

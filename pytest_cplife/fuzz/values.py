@@ -53,12 +53,21 @@ def full_bytes(spec: TensorSpec, mesh_shape: Sequence[int] = ()) -> Bytes:
     return _filled(spec.shape, spec)
 
 
-def local_bytes(spec: TensorSpec, mesh_shape: Sequence[int], coordinate: Sequence[int]) -> Bytes:
-    """The bytes that the rank at `coordinate` holds, by the geometry oracle."""
-    if spec.is_partial:
+def local_bytes(
+    spec: TensorSpec,
+    mesh_shape: Sequence[int],
+    coordinate: Sequence[int],
+    whole: Bytes | None = None,
+) -> Bytes:
+    """The bytes that the rank at `coordinate` holds, by the geometry oracle.
+
+    Args:
+        whole: the bytes of the whole tensor, where `spec` says only how it is laid out.
+    """
+    if whole is None and spec.is_partial:
         number = _partial_number(spec.records, mesh_shape, coordinate)
         whole = _encode(_term(spec, number), spec.dtype)
-    else:
+    elif whole is None:
         whole = full_bytes(spec)
     if not spec.shape:
         return whole

@@ -138,7 +138,10 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one rule on one mesh, with all that a report needs."""
+    """The outcome of one rule on one mesh, with all that a report needs.
+
+    `replay` is the file of the example that failed, where the rule looks for one.
+    """
 
     rule: str
     mesh: str
@@ -147,6 +150,7 @@ class Verdict:
     violations: tuple[Violation, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     seconds: float = 0.0
+    replay: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "outcome": self.outcome.value}
@@ -163,4 +167,5 @@ class Verdict:
             ),
             measurements=tuple(Measurement(**item) for item in data["measurements"]),
             seconds=data["seconds"],
+            replay=data["replay"],
         )

@@ -143,6 +143,17 @@ class TallTensor(Careful):
         return full
 
 
+class TransposedValues(Careful):
+    """What is read for a template that is not contiguous goes there in the order of memory."""
+
+    def aligned(self, value: torch.Tensor, template: DTensor) -> DTensor:
+        local, there = cut(value, template), template.to_local()
+        if there.is_contiguous():
+            return wrap(local, template)
+        swapped = local.contiguous().as_strided(there.shape, there.stride())
+        return wrap(swapped, template)
+
+
 class TransposedTemplate(Careful):
     """The stride of the template is forgotten."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_cplife.fuzz.profiles import GATE, Profile
-from pytest_cplife.fuzz.roundtrip import RoundTrip
+from pytest_cplife.fuzz.roundtrip import STRIDE, RoundTrip
 from pytest_cplife.fuzz.search import search
-from pytest_cplife.fuzz.tensor_suites import RoundTripSuite
+from pytest_cplife.fuzz.tensor_suites import RoundTripSuite, StrideSuite
 from pytest_cplife.fuzz.trees import tensors
 from tests.fuzz.conftest import StageFactory
 
@@ -38,13 +38,15 @@ FAULTS = {
     "SecondDimension": Smallest(2, 1, 4, "to_plain: bytes"),
     "NoDimension": Smallest(2, 1, 1, "realign: kind"),
     "TallTensor": Smallest(2, 1, 65, "to_plain: bytes"),
+    "TransposedValues": Smallest(2, 1, 4, "realign: bytes"),
     "TransposedTemplate": Smallest(2, 1, 4, "realign: stride"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_found_and_made_small(fault: str, stage: StageFactory) -> None:
-    suite = RoundTripSuite(stage(f"tests.fuzz.geometry_faults:{fault}"))
+    made = RoundTripSuite if FAULTS[fault].moment != STRIDE else StrideSuite
+    suite = made(stage(f"tests.fuzz.geometry_faults:{fault}"))
     outcome = search(suite, GATE)
     assert outcome.found is not None, f"not found in {outcome.examples} examples"
     example: RoundTrip = outcome.found.example

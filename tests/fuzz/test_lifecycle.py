@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cplife.fuzz.plan_suites import LifecycleSuite, MeshPairSuite, mesh_pair
-from pytest_cplife.fuzz.profiles import GATE, QUICK
+from pytest_cplife.fuzz.profiles import GATE, Profile
 from pytest_cplife.fuzz.search import search
 from pytest_cplife.mesh import MeshSpec
 from tests.fuzz.conftest import StageFactory
@@ -56,6 +56,6 @@ def test_steps_after_a_change_of_mesh_are_held_against_the_uninterrupted_run(
 
 def test_healthy_trainer_has_no_fault(stage: StageFactory) -> None:
     suite = LifecycleSuite(stage("tests.trainers.fsdp2:Adapter", MESHES))
-    outcome = search(suite, QUICK)
+    outcome = search(suite, Profile("some", examples=60, shrinks=1, derandomize=True))
     assert outcome.found is None, (suite.show(outcome.found.example), outcome.found.violations)
     assert outcome.examples > 3

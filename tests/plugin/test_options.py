@@ -41,15 +41,19 @@ def test_every_option_reaches_the_settings(pytester: pytest.Pytester) -> None:
         "--cplife-strict",
         "--cplife-require=predict,ema_weights",
         "--cplife-require=predict",
+        "--cplife-profile=explore",
+        "--cplife-fuzz-seconds=9",
     )
     assert options is not None
-    settings = options.settings(DEFAULTS.workdir)
+    settings = options.settings(DEFAULTS.workdir, pytester.path)
     assert settings.adapter == f"{pytester.path}/sub/file.py:A"
     assert settings.meshes == (MeshSpec.parse("dp=2,cp=2"), MeshSpec.parse("dp=1"))
     assert (settings.max_world_size, settings.steps, settings.timeout) == (4, (5, 1), 7.5)
     assert (settings.device, settings.backend, settings.launcher) == ("cuda", "nccl", "processes")
     assert settings.strict
     assert settings.require == ("predict", "ema_weights")
+    assert (settings.profile, settings.fuzz_seconds) == ("explore", 9.0)
+    assert settings.kept == pytester.path
 
 
 def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
@@ -72,6 +76,8 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
         cplife_expected = known.toml
         cplife_golden = archives
         cplife_record_golden = archives
+        cplife_profile = explore
+        cplife_fuzz_seconds = 12
         cplife_report =
             a.json
             b.md
@@ -88,6 +94,7 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
     assert options.expected == pytester.path / "known.toml"
     assert (options.golden, options.record_golden) == (None, pytester.path / "archives")
     assert options.reports == (pytester.path / "a.json", pytester.path / "b.md")
+    assert (options.profile, options.fuzz_seconds) == ("explore", 12.0)
     twins = {option.dest for option in OPTIONS if option.has_ini} - {"cplife_certify"}
     assert twins <= set((pytester.path / "tox.ini").read_text().split())
 
@@ -119,6 +126,12 @@ def test_the_command_line_wins(pytester: pytest.Pytester) -> None:
         ("--cplife-timeout=0", "=0: accepted is a number of seconds above 0"),
         ("--cplife-timeout=nan", "=nan: accepted is a number of seconds above 0"),
         ("--cplife-timeout=soon", "=soon: accepted is a number of seconds above 0"),
+        ("--cplife-profile=deep", "=deep: accepted is quick or gate or explore or off"),
+        ("--cplife-profile=explore --cplife-fuzz-seconds=-1", "a number of seconds above 0"),
+        (
+            "--cplife-fuzz-seconds=60",
+            "--cplife-profile=quick: accepted is explore, where --cplife-fuzz-seconds is given",
+        ),
         ("--cplife-report=r.xml", "=r.xml: accepted is a path that ends in .json or .md"),
         ("--cplife-certify --cplife-expected=x.toml", "accepts no expected failures"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cplife.rules.model import GROUPS
 from pytest_cplife.rules.registry import all_rules
-from tests.properties import TABLE, VERDICTS, Property, PropertyMap, read_map, table
+from tests.properties import TABLE, VERDICTS, Property, read_map, table
 
 MAP = read_map()
 REGISTERED = [rule.id for rule in all_rules()]
@@ -40,7 +40,7 @@ def test_a_property_is_answered(one: Property) -> None:
 @by_number
 def test_a_property_names_what_exists(one: Property) -> None:
     ids = {*one.rules, *RULE_ID.findall(f"{one.open} {one.reason}")}
-    assert ids <= {*REGISTERED, *MAP.waiting}
+    assert ids <= set(REGISTERED)
     systems = [*one.tested, *one.weak, *one.contrary]
     assert set(systems) <= set(MAP.systems)
     assert len(set(systems)) == len(systems)
@@ -57,42 +57,22 @@ def test_every_rule_answers_for_a_property_or_says_why_not() -> None:
     named = {rule for one in MAP.properties for rule in one.rules}
     assert [rule for rule in REGISTERED if rule not in named and rule not in MAP.beyond] == []
     assert [rule for rule in MAP.beyond if rule in named] == []
-    assert set(MAP.beyond) <= {*REGISTERED, *MAP.waiting}
+    assert set(MAP.beyond) <= set(REGISTERED)
     assert all(SENTENCE.fullmatch(reason) for reason in MAP.beyond.values())
-
-
-def test_no_rule_waits_that_is_registered() -> None:
-    """Where this fails, take the rule off ``waiting`` in docs/properties.toml: it decides now."""
-    assert sorted({*MAP.waiting} & {*REGISTERED}) == []
 
 
 def test_the_table_is_up_to_date() -> None:
     """Where this fails: ``python -m tests.properties``."""
-    assert TABLE.read_text(encoding="utf-8") == table(MAP, REGISTERED)
+    assert TABLE.read_text(encoding="utf-8") == table(MAP)
 
 
 def test_the_table_counts_what_it_shows() -> None:
-    text = table(MAP, REGISTERED)
+    text = table(MAP)
     rows = re.findall(r"^\| \d+ \| .*$", text, re.M)
     unanswered = [row for row in rows if "| **not yet**: " in row or "| **cannot**: " in row]
     assert len(rows) == len(MAP.properties)
     assert f"**{len(rows) - len(unanswered)} are mapped**" in text
     assert f"of {sum('. *Open*: ' in row for row in rows)} of these some part is still open" in text
-
-
-def test_a_rule_that_waits_decides_nothing() -> None:
-    one = Property(
-        7, "some title here", "load", ("GO-01", "GO-02"), open="Some part.", tested=("A",)
-    )
-    assert one.among(["GO-01", "GO-02"]) == one
-    assert one.among(["GO-02"]).rules == ("GO-02",)
-    late = one.among([])
-    assert (late.state, late.rules, late.open) == ("not yet", (), "")
-    assert late.reason == "Waits for GO-01, GO-02, written but not registered."
-    text = table(PropertyMap({"A": "another"}, (one,), {"GO-03": "For this."}), [])
-    assert "**0 are mapped**" in text and "**1 not yet**" in text
-    assert "| 7 | some title here | **not yet**: Waits for GO-01, GO-02" in text
-    assert "GO-03" not in text
 
 
 def test_a_key_that_is_unknown_is_refused(tmp_path: Path) -> None:

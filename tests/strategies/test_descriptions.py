@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_cplife.fuzz import trees, values
 from pytest_cplife.fuzz.build import on_memory, to_bytes
-from pytest_cplife.fuzz.plans import Plan
+from pytest_cplife.fuzz.plans import READS, SAVES, Plan, Step
 from pytest_cplife.fuzz.tensors import DTYPES, PLAIN_LAYOUTS, REDUCE_OPS, TensorSpec
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.strategies import (
@@ -100,12 +100,15 @@ def test_trees_survive_json(tree: trees.Tree) -> None:
 @given(save_load_plans([TWO, MeshSpec.parse("dp=1")]))
 def test_plans_survive_json_and_load_only_what_was_saved(plan: Plan) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    saved: dict[int, bool] = {}
+    written: dict[int, Step] = {}
     for step in plan.steps:
-        if step.operation in ("save", "save_sharded"):
-            saved[step.slot] = step.operation == "save_sharded"
-        elif step.operation in ("load", "restart"):
-            assert saved[step.slot] == step.sharded
+        if step.operation in SAVES:
+            written[step.slot] = step
+        elif step.operation in READS:
+            source = written[step.slot]
+            assert source.sharded == step.sharded
+            # Only a fresh start has another checkpoint to go back to.
+            assert step.operation == "restart" or source.operation != "crash"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
