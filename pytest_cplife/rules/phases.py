@@ -164,6 +164,15 @@ _INTERRUPTED = {
 }
 
 OWNERS |= {
+    ("spoiled", "spoil"): "CRASH-25",
+    ("spoiled", "start"): "CRASH-25",
+    ("spoiled", "offer a spoiled file"): "CRASH-25",
+    ("spoiled", "edit"): "CRASH-28",
+    ("spoiled", "offer a file with a later version"): "CRASH-28",
+    ("spoiled", "close"): "CRASH-25",
+}
+
+OWNERS |= {
     (run + suffix, phase): f"CRASH-{number + offset:02}"
     for suffix, offset in CRASH_OFFSETS.items()
     for (run, phase), number in _INTERRUPTED.items()

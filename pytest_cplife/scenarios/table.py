@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pytest_cplife.scenarios import (
     crash,
+    crash_spoiled,
     crossing,
     evaluation,
     golden,
@@ -101,6 +102,7 @@ RUNS = {
             source_phase="save sharded",
         ),
         RunKind("onward", onward.onward, lane="resume", after="saving"),
+        RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving"),
         RunKind("overwriting", crash.overwriting),
         RunKind("recovered", crash.recovering, lane="resume", after="overwriting"),
         RunKind("failing", crash.failing),

@@ -30,6 +30,7 @@ _MODULES = (
     "crossing",
     "crashing",
     "crashing_sharded",
+    "spoiling",
     "unseen",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from pytest_cplife import LifecycleAdapter, RankContext, TrainingRun
 from tests.trainers.agreement import on_rank_zero
-from tests.trainers.architecture import check_architecture, check_named
+from tests.trainers.architecture import check_architecture, check_named, check_same_file
 from tests.trainers.data import Batch, Part, fixed_inputs, global_batch
 from tests.trainers.model import TinyNet, build_model
 from tests.trainers.named_state import check_optimizer, export_optimizer, plain, restore_optimizer
@@ -27,6 +28,14 @@ STEPS_PER_EPOCH = 4
 def moving_lr(optimizer: torch.optim.Optimizer) -> LambdaLR:
     """A schedule that gives every step a learning rate of its own."""
     return LambdaLR(optimizer, lambda step: 1.0 / (1.0 + 0.15 * step))
+
+
+def check_records(path: Path) -> None:
+    """Compare the checksums of the archive at `path`, at which torch does not look."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{path}: {damaged} is damaged")
 
 
 class LoopRun(TrainingRun):
@@ -152,6 +161,7 @@ class LoopRun(TrainingRun):
 
     def load(self, path: Path) -> None:
         payload = self.read_file(path)
+        check_same_file(path)
         self.check_file(payload)
         self.restore_optimizers(payload["optimizers"])
         self.restore_model(payload["model"])
@@ -162,6 +172,7 @@ class LoopRun(TrainingRun):
         self.restore_extra(payload)
 
     def read_file(self, path: Path) -> Any:
+        check_records(path)
         return torch.load(path, map_location="cpu", weights_only=True)
 
     def check_file(self, payload: Mapping[str, Any]) -> None:
