@@ -45,7 +45,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._born = self._mark = _last_id()
+        self._born = self._mark = _last_ids()
         self._status = torch_private.recorder_status()
 
     def ops(self) -> tuple[Op, ...]:
@@ -56,7 +56,7 @@ class Recorder:
         """Note where the recorder stands now."""
         status = torch_private.recorder_status()
         if status != self._status:
-            self._status, self._mark = status, _last_id()
+            self._status, self._mark = status, _last_ids()
 
     def since_mark(self) -> tuple[Op, ...]:
         """The collectives entered since the last `mark`."""
@@ -65,17 +65,22 @@ class Recorder:
         return _ops(self._mark)
 
 
-def _last_id() -> int:
-    return max((int(entry["record_id"]) for entry in torch_private.flight_record()), default=-1)
+def _last_ids() -> dict[str, int]:
+    """The number of the last entry, by recorder."""
+    return {
+        name: max((int(entry["record_id"]) for entry in entries), default=-1)
+        for name, entries in torch_private.flight_records().items()
+    }
 
 
-def _ops(after: int) -> tuple[Op, ...]:
+def _ops(after: Mapping[str, int]) -> tuple[Op, ...]:
     """The collectives recorded later than `after`, without messages between two ranks, which are
     not the same on both sides by design."""
     return tuple(
         _op(entry)
-        for entry in torch_private.flight_record()
-        if int(entry["record_id"]) > after and not entry["is_p2p"]
+        for name, entries in torch_private.flight_records().items()
+        for entry in entries
+        if int(entry["record_id"]) > after[name] and not entry["is_p2p"]
     )
 
 
@@ -88,5 +93,6 @@ def _op(entry: Mapping[str, Any]) -> Op:
         name=str(entry["profiling_name"]),
         tensors=", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else ""),
         content=tuple((k, math.prod(map(int, s))) for k, s in zip(kinds, sizes, strict=False)),
-        pending=not entry["retired"],
+        # NCCL's are completed, by the device's own account, before a thread retires them.
+        pending=not entry["retired"] and entry["state"] != "completed",
     )

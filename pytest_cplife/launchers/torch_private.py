@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 _SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _RECORDED = 512
+_RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 
 @contextmanager
@@ -81,42 +82,59 @@ def mesh_group_names(meshes: Iterable[DeviceMesh]) -> set[str]:
     return names
 
 
+def limit_recorders(environ: MutableMapping[str, str]) -> None:
+    """Have recorders that are still to be made keep `_RECORDED` entries, unless the user says how
+    many. Reason: each end of a call reads them all."""
+    environ.setdefault(_SIZE_VARIABLE, str(_RECORDED))
+
+
 def open_recorder() -> None:
-    """Have torch's flight recorder made now, with room for `_RECORDED` entries.
+    """Have gloo's flight recorder made now, with room for `_RECORDED` entries.
 
     Reason: it reads its size from the environment when it is made, which is at the first group of
     the process otherwise. A larger one costs every call that has to read it.
     """
     given = os.environ.get(_SIZE_VARIABLE)
-    os.environ.setdefault(_SIZE_VARIABLE, str(_RECORDED))
+    limit_recorders(os.environ)
     try:
-        recorder_status()
+        _dumped(_RECORDERS[0], includeCollectives=False)
     finally:
         if given is None:
             del os.environ[_SIZE_VARIABLE]
 
 
-def flight_record() -> list[dict[str, Any]]:
-    """The collectives that this process has entered, by torch's flight recorder, oldest first.
+def flight_records() -> dict[str, list[dict[str, Any]]]:
+    """The collectives that this process has entered, oldest first, by torch's flight recorders.
 
-    Those that a parent had entered before it forked this process are among them; ``record_id``
-    counts them all. Reason: only the recorder sees collectives on a bare backend, and its dump has
-    no public name. It may be called from any thread while another is blocked inside a collective.
+    NCCL has one of its own, in builds that have NCCL. The numbers ``record_id`` count the entries
+    of each from the start of the process, a parent's that has forked it included. Reason: only the
+    recorders see collectives on a bare backend, and their dumps have no public names. They may be
+    called from any thread while another is blocked inside a collective.
     """
-    dump = _distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
-    entries: list[dict[str, Any]] = json.loads(dump()).get("entries", [])
-    return entries
+    return {name: _dumped(name).get("entries", []) for name in _RECORDERS if _has(name)}
 
 
-def recorder_status() -> dict[str, Any]:
-    """What changes whenever a collective is entered; cheap, unlike the record.
+def recorder_status() -> dict[tuple[str, str], Any]:
+    """What changes whenever a collective is entered; cheap, unlike the records.
 
     Its groups are numbered in the order in which the process made them, which says nothing about
     their names.
     """
-    dump = _distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
-    status = json.loads(dump(includeCollectives=False)).get("pg_status", {})
-    return {number: group["last_enqueued_collective"] for number, group in status.items()}
+    return {
+        (name, number): group["last_enqueued_collective"]
+        for name in _RECORDERS
+        if _has(name)
+        for number, group in _dumped(name, includeCollectives=False).get("pg_status", {}).items()
+    }
+
+
+def _has(recorder: str) -> bool:
+    return hasattr(_distributed_c10d, recorder)
+
+
+def _dumped(recorder: str, **options: bool) -> dict[str, Any]:
+    dumped: dict[str, Any] = json.loads(getattr(_distributed_c10d, recorder)(**options))
+    return dumped
 
 
 def cuda_is_initialised() -> bool:

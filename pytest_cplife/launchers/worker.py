@@ -161,6 +161,7 @@ def _set_environment(base: dict[str, str], rank: int, spec: PoolSpec) -> None:
         values.update(zip(RANK_VARIABLES[:5], map(str, numbers), strict=True))
         values["MASTER_ADDR"] = spec.master_addr
         values["MASTER_PORT"] = str(spec.master_port)
+    torch_private.limit_recorders(values)
     if spec.detail:
         values["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     if values != dict(os.environ):
@@ -232,6 +233,9 @@ def _answer(me: ForkedRank, spec: PoolSpec, call: Call, recorder: Recorder) -> R
         fn: Callable[..., Any]
         fn, args = pickle.loads(call.payload)
         result = fn(me, *args)
+        if me.device.type == "cuda":
+            # What fails or hangs on the device belongs to this call, not to the next.
+            torch.cuda.synchronize(me.device)
     except SystemExit as error:
         return _failed("exited", error, message=f"sys.exit({error.code!r}) during the call")
     except BaseException as error:
