@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import all_rules
+from pytest_cplife.suite import MESHLESS_GROUPS
 from tests.faults.bench import bench, session
 from tests.faults.catalogue import FAULTS, UNSEEN
 from tests.faults.planting import Fault
@@ -20,11 +20,12 @@ from tests.faults.planting import Fault
 def outcomes(fault: Fault) -> dict[str, list[str]]:
     """Ids of the rules that fail, are blocked and crash, in order."""
     found: dict[str, list[str]] = {"failed": [], "blocked": [], "crashed": []}
-    with session(fault.adapter_ref, fault.earlier) as judge:
-        spec = MeshSpec.parse(fault.mesh)
+    with session(fault.adapter_ref, fault.earlier, fault.profile) as judge:
         for rule in all_rules():
+            if fault.spec is None and rule.group not in MESHLESS_GROUPS:
+                continue
             try:
-                outcome = judge.judge(rule, spec).outcome
+                outcome = judge.judge(rule, fault.spec).outcome
             except Exception:
                 found["crashed"].append(rule.id)  # the suite's own fault, told beside the others
                 continue

@@ -48,15 +48,16 @@ def bench() -> Iterator[None]:
 
 
 @contextmanager
-def session(ref: str, earlier: str = "") -> Iterator[Session]:
+def session(ref: str, earlier: str = "", profile: str = "off") -> Iterator[Session]:
     """A session for one adapter in a folder of its own.
 
     Args:
+        profile: how much fuzzing is done.
         earlier: the adapter whose file the session gets as a golden archive, as if it had been
             recorded by an earlier version of `ref`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(adapter=ref, workdir=Path(folder), timeout=TIMEOUT)
+        settings = Settings(ref, Path(folder), timeout=TIMEOUT, profile=profile)
         if earlier:
             golden = Path(folder) / "golden"
             before = replace(settings, adapter=earlier, workdir=Path(folder) / "earlier")

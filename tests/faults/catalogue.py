@@ -25,12 +25,18 @@ _MODULES = (
     "trusting",
     "layouts",
     "formats",
+    "edited",
     "golden",
     "parity",
     "crossing",
+    "saving_late",
+    "averaging",
     "crashing",
     "crashing_sharded",
     "spoiling",
+    "advancing",
+    "geometry",
+    "lives",
     "unseen",
 )
 

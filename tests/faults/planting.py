@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cplife import LifecycleAdapter, RankContext, TrainingRun
+from pytest_cplife import LifecycleAdapter, MeshSpec, RankContext, TrainingRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Fault:
         adapter_ref: the faulty adapter, as ``--cplife-adapter`` takes it.
         rule: id of the rule that has to find it, "" where there is none yet.
         subject: what that rule has to name.
-        mesh: the topology to look at.
+        mesh: the topology to look at, "" for a rule that is judged once over all of them.
         public: ids of the public reports that tell of it.
         why: the mechanism.
         earlier: a healthy adapter that stands for an earlier version: a golden archive of its file
@@ -31,6 +31,15 @@ class Fault:
     public: tuple[str, ...]
     why: str
     earlier: str = ""
+
+    @property
+    def spec(self) -> MeshSpec | None:
+        return MeshSpec.parse(self.mesh) if self.mesh else None
+
+    @property
+    def profile(self) -> str:
+        """How much fuzzing has to be done to find it."""
+        return "gate" if self.rule.startswith("FUZZ-") else "off"
 
     @property
     def name(self) -> str:

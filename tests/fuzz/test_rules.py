@@ -32,7 +32,7 @@ def judge(
 
 
 def test_fault_is_a_violation_with_its_example(launcher: Launcher, tmp_path: Path) -> None:
-    fault = "tests.fuzz.geometry_faults:OneElement"
+    fault = "tests.faults.geometry:OneElement"
     [found] = judge("FUZZ-01", fault, launcher, tmp_path)
     assert found.moment == "to_plain: shape" and found.ranks == (0, 1)
     assert found.detail.splitlines() == [
@@ -43,7 +43,7 @@ def test_fault_is_a_violation_with_its_example(launcher: Launcher, tmp_path: Pat
 
 
 def test_lost_stride_is_told_by_its_own_rule_only(launcher: Launcher, tmp_path: Path) -> None:
-    fault = "tests.fuzz.geometry_faults:TransposedTemplate"
+    fault = "tests.faults.geometry:TransposedTemplate"
     assert judge("FUZZ-02", fault, launcher, tmp_path)
     assert not judge("FUZZ-01", fault, launcher, tmp_path / "other")
 
@@ -51,7 +51,7 @@ def test_lost_stride_is_told_by_its_own_rule_only(launcher: Launcher, tmp_path: 
 def test_wrong_values_of_a_transposed_template_are_told_by_the_rule_of_values(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    fault = "tests.fuzz.geometry_faults:TransposedValues"
+    fault = "tests.faults.geometry:TransposedValues"
     assert judge("FUZZ-01", fault, launcher, tmp_path)
     assert not judge("FUZZ-02", fault, launcher, tmp_path / "other")
 

@@ -1,4 +1,7 @@
-"""Ways to plain tensors and back that are wrong for one geometry each, and right for the rest."""
+"""Ways to plain tensors and back that are wrong for one geometry each, and right for the rest.
+
+How small the example is that shows each of them is asserted in ``tests/fuzz``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from tests.fuzz.careful import Careful, cut, cut_at, wrap
+from tests.faults.careful import Careful, cut, cut_at, wrap
+from tests.faults.planting import plant
 
 
 def _uneven(tensor: torch.Tensor) -> bool:
@@ -17,6 +21,7 @@ def _uneven(tensor: torch.Tensor) -> bool:
     return any(isinstance(p, Shard) and tensor.shape[p.dim] % n for p, n in sizes)
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class UnevenLastShard(Careful):
     """The last rank's shard is padded, and the padding stays where the length is odd."""
 
@@ -25,6 +30,7 @@ class UnevenLastShard(Careful):
         return torch.cat([full, torch.zeros_like(full[:1])]) if _uneven(tensor) else full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class EmptyShard(Careful):
     """A rank that has nothing of a tensor makes all of it zero."""
 
@@ -37,6 +43,7 @@ class EmptyShard(Careful):
         return full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class StridedOrder(Careful):
     """Strided shards that divide are gathered as if they were cut from left to right."""
 
@@ -49,6 +56,7 @@ class StridedOrder(Careful):
         return super().plain(tensor)
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class OneElement(Careful):
     """A tensor of one element loses its shape."""
 
@@ -57,6 +65,7 @@ class OneElement(Careful):
         return full.reshape(()) if full.numel() == 1 else full
 
 
+@plant(Careful, rule="FUZZ-01", subject=".second", mesh="")
 class SameShape(Careful):
     """Gathered tensors are remembered by shape and dtype."""
 
@@ -69,6 +78,7 @@ class SameShape(Careful):
         return self.seen.setdefault((full.shape, full.dtype), full)
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class SwappedMesh(Careful):
     """A rank reads its place in the mesh from right to left."""
 
@@ -78,6 +88,7 @@ class SwappedMesh(Careful):
         return wrap(cut_at(value, template, list(coordinate)[::-1]), template)
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class SignOfZero(Careful):
     """Adding nothing to a tensor makes +0.0 of -0.0."""
 
@@ -86,6 +97,7 @@ class SignOfZero(Careful):
         return full + 0 if full.is_floating_point() else full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class ThroughFloat(Careful):
     """Values pass through float32."""
 
@@ -94,6 +106,7 @@ class ThroughFloat(Careful):
         return full.float().double() if full.dtype == torch.float64 else full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class IgnoredStride(Careful):
     """A plain tensor is read from its storage as if it were contiguous."""
 
@@ -105,6 +118,7 @@ class IgnoredStride(Careful):
         return repeated[: tensor.numel()].reshape(tensor.shape)
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class IgnoredOffset(Careful):
     """A plain tensor is read from the beginning of its storage."""
 
@@ -114,6 +128,7 @@ class IgnoredOffset(Careful):
         return torch.as_strided(tensor, tensor.shape, tensor.stride(), 0).clone()
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class SecondDimension(Careful):
     """Shards of the second dimension are put one under the other."""
 
@@ -126,6 +141,7 @@ class SecondDimension(Careful):
         return full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class NoDimension(Careful):
     """A tensor without dimensions comes back plain."""
 
@@ -133,6 +149,7 @@ class NoDimension(Careful):
         return super().either(value, template) if getattr(value, "ndim", 1) else value
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class TallTensor(Careful):
     """Gathers in pieces of 64 rows, and forgets the rest."""
 
@@ -143,6 +160,7 @@ class TallTensor(Careful):
         return full
 
 
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
 class TransposedValues(Careful):
     """What is read for a template that is not contiguous goes there in the order of memory."""
 
@@ -154,6 +172,7 @@ class TransposedValues(Careful):
         return wrap(swapped, template)
 
 
+@plant(Careful, rule="FUZZ-02", subject="it", mesh="")
 class TransposedTemplate(Careful):
     """The stride of the template is forgotten."""
 
