@@ -95,7 +95,7 @@ class ReplayItem(pytest.Item):
         from pytest_cplife.fuzz.replay import BadExample, explain, run_replay
         from pytest_cplife.fuzz.stage import FuzzStage
         from pytest_cplife.launchers import make_launcher
-        from pytest_cplife.loading import AdapterProblem
+        from pytest_cplife.loading import AdapterProblem, load_adapter
 
         replay, ranks = self.hooks.replay, self.hooks.options.ranks
         folder = PrivateFolder()
@@ -103,6 +103,7 @@ class ReplayItem(pytest.Item):
             ranks.launcher, device=ranks.device, backend=ranks.backend, timeout=ranks.timeout
         )
         try:
+            load_adapter(self.hooks.adapter)  # told here rather than by every rank
             stage = FuzzStage(self.hooks.adapter, launcher, folder.path, (), timeout=ranks.timeout)
             found = run_replay(replay, stage)
         except AdapterProblem as problem:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.tensor import DTensor
 
-from pytest_cplife.fuzz.moves import OPERATIONS, Move, MoveSuite
+from pytest_cplife.fuzz.moves import OPERATIONS, Move, MoveSuite, try_move
 from pytest_cplife.fuzz.profiles import Profile
+from pytest_cplife.fuzz.ranks import Reports
 from pytest_cplife.fuzz.search import search
 from pytest_cplife.fuzz.tensors import TensorSpec
+from pytest_cplife.launchers.base import Rank
 from pytest_cplife.mesh import MeshSpec
 from tests.fuzz.conftest import StageFactory
 
@@ -40,13 +43,24 @@ def test_what_divides_or_not_is_moved_right(operation: str, stage: StageFactory)
     assert outcome.examples > 10
 
 
-def test_wrong_expectation_is_told(stage: StageFactory) -> None:
-    """The comparison can fail: a tensor whose placements wait for a sum is not its own terms."""
-    suite = MoveSuite(stage("pytest_cplife.fuzz.bare:Bare", ["dp=2"]), "redistribute")
-    move = Move(
-        MeshSpec.parse("dp=2"), "redistribute", TensorSpec((2,), placements=("P(sum)",)), ("R",)
-    )
-    assert [v.moment for v in suite.check(move)] == ["redistribute: bytes"]
+def astray(rank: Rank, move: Move, folder: Path) -> Reports:
+    """On a rank: the same with a torch whose results are off by one."""
+    redistribute = DTensor.redistribute
+    DTensor.redistribute = lambda *args, **kwargs: redistribute(*args, **kwargs) + 1  # type: ignore
+    try:
+        return try_move(rank, move, folder)
+    finally:
+        DTensor.redistribute = redistribute  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("target", ["R", "S(0)"])
+@pytest.mark.parametrize("place", ["P(sum)", "S(0)"])
+def test_wrong_bytes_are_told(place: str, target: str, stage: StageFactory) -> None:
+    made, spec = stage("pytest_cplife.fuzz.bare:Bare", ["dp=2"]), MeshSpec.parse("dp=2")
+    move = Move(spec, "redistribute", TensorSpec((3,), placements=(place,)), (target,))
+    assert not made.judge(spec, try_move, move, made.new_folder())
+    violations = made.judge(spec, astray, move, made.new_folder())
+    assert {violation.moment for violation in violations} == {"redistribute: bytes"}
 
 
 def test_smaller_moves_keep_the_dimensions_that_the_target_counts(stage: StageFactory) -> None:
