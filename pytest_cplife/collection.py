@@ -105,6 +105,9 @@ class RuleItem(pytest.Item):
                 raise RuleBroken(running.message(self.rule, verdict))
             case Outcome.EXPECTED:
                 pytest.xfail(verdict.reason)
+            case Outcome.ADVICE:
+                self.add_report_section("call", "advice", running.message(self.rule, verdict))
+                pytest.xfail(f"advice: {verdict.reason}")
             case Outcome.NOT_COVERED | Outcome.BLOCKED | Outcome.NOT_RUN:
                 pytest.skip(f"{verdict.outcome.value}: {verdict.reason}")
             case Outcome.PASSED:

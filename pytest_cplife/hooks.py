@@ -218,7 +218,7 @@ class SuiteHooks:
         from pytest_cplife.rules.registry import all_rules
 
         options = self._running.options
-        shown = ("steps", "launcher", "device", "backend", "timeout", "strict", "require")
+        shown = ("steps", "launcher", "device", "backend", "timeout", "strict", "level", "require")
         document = build_document(
             results,
             all_rules(),

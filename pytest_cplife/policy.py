@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_cplife.expected import Expectation
-from pytest_cplife.rules.model import Outcome, Rule, Verdict
+from pytest_cplife.rules.model import Level, Outcome, Rule, Verdict
 
 
 def settle(
@@ -17,10 +17,12 @@ def settle(
     *,
     strict: bool,
     require: tuple[str, ...],
+    level: Level,
     expectation: Expectation | None,
 ) -> Verdict:
-    """The verdict that counts, after strictness and expectations."""
-    return _expect(_be_strict(verdict, rule, strict, require), expectation)
+    """The verdict that counts, after strictness, expectations and the level asked for."""
+    verdict = _expect(_be_strict(verdict, rule, strict, require), expectation)
+    return _advise(verdict, rule, level)
 
 
 def _be_strict(verdict: Verdict, rule: Rule, strict: bool, require: tuple[str, ...]) -> Verdict:
@@ -54,3 +56,18 @@ def _expect(verdict: Verdict, expectation: Expectation | None) -> Verdict:
             ),
         )
     return verdict
+
+
+def _advise(verdict: Verdict, rule: Rule, level: Level) -> Verdict:
+    # Only what the evidence shows is advice: a stale expectation, or a rule that had to be
+    # covered, is a mistake whatever the rule's level.
+    if rule.level == "must" or level == "should" or not verdict.violations:
+        return verdict
+    if verdict.outcome is not Outcome.FAILED:
+        return verdict
+    first = verdict.violations[0]
+    return replace(
+        verdict,
+        outcome=Outcome.ADVICE,
+        reason=f"{first.subject}: {first.observed}; it should be: {first.expected}",
+    )

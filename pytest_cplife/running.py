@@ -100,6 +100,7 @@ class Running:
             rule,
             strict=self.options.strict,
             require=self.options.require,
+            level=self.options.level,
             expectation=self.expectations.of(rule.id, verdict.mesh),
         )
 

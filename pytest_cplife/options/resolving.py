@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from pytest_cplife.launchers import LAUNCHERS
@@ -10,12 +12,16 @@ from pytest_cplife.options.table import (
     BACKENDS,
     DEFAULTS,
     DEVICES,
+    LEVELS,
     OPTIONS,
     RANKS,
     WITHOUT_ADAPTER,
 )
 from pytest_cplife.options.values import Options, RankOptions, ReplayOptions, reference
 from pytest_cplife.settings import PROFILES
+
+if TYPE_CHECKING:
+    from pytest_cplife.rules.model import Level
 
 
 def resolve_ranks(config: pytest.Config) -> RankOptions:
@@ -65,6 +71,7 @@ def resolve(config: pytest.Config) -> Options | None:
         backend=ranks.backend,
         timeout=ranks.timeout,
         strict=read.flag("strict"),
+        level=cast("Level", read.choice("level", LEVELS, LEVELS[0])),
         require=tuple(
             dict.fromkeys(
                 word.strip()

@@ -14,6 +14,7 @@ from pytest_cplife.settings import PROFILES, Settings
 DEFAULTS = Settings(adapter="", workdir=Path())
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
+LEVELS = ("should", "must")
 REPORT_SUFFIXES = (".json", ".md")
 
 Kind = Literal["value", "list", "flag", "action", "argument", "query"]
@@ -98,6 +99,13 @@ OPTIONS = (
         "list",
         "CAP[,CAP]",
         "capabilities without which a rule that needs them fails instead of being not covered",
+    ),
+    Option(
+        "level",
+        "value",
+        "LEVEL",
+        "should, the default: every broken rule fails the run; must: one that only says what "
+        "should be is reported as advice",
     ),
     Option("strict", "flag", "", "a rule that is not covered is a failure"),
     Option(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cplife.mesh import MeshSpec
-from pytest_cplife.options.table import DEFAULTS
+from pytest_cplife.options.table import DEFAULTS, LEVELS
 from pytest_cplife.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_cplife.rules.model import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class Options:
         base: the folder that a relative module or path of the adapter is meant from.
         given_by_option: the adapter stands on the command line, not in the ini file.
         suite: the conformance suite is to be added to the user's tests.
+        level: with "must" a rule that only says what should be cannot fail the run.
         golden: the archives to load; None also where the first is yet to be recorded there.
     """
 
@@ -34,6 +39,7 @@ class Options:
     backend: str
     timeout: float
     strict: bool
+    level: Level
     require: tuple[str, ...]
     expected: Path | None
     golden: Path | None
@@ -85,6 +91,8 @@ class Options:
             words.append(f"--cplife-fuzz-seconds={self.fuzz_seconds:g}")
         if self.strict:
             words.append("--cplife-strict")
+        if self.level != LEVELS[0]:
+            words.append(f"--cplife-level={self.level}")
         if self.require:
             words.append(f"--cplife-require={','.join(self.require)}")
         if self.golden is not None:

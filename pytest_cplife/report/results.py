@@ -95,14 +95,14 @@ class Results:
                 "a rule was judged that the plan does not hold"
             )
         judged = len(verdicts) - counts[Outcome.NOT_RUN]
-        decided = counts[Outcome.PASSED] + counts[Outcome.FAILED] + counts[Outcome.EXPECTED]
-        if judged and not decided:
+        broken = counts[Outcome.FAILED] + counts[Outcome.ADVICE]
+        if judged and not counts[Outcome.PASSED] + counts[Outcome.EXPECTED] + broken:
             problems.append("no rule passed and none failed, so the run says nothing")
-        elif counts[Outcome.BLOCKED] and not counts[Outcome.FAILED]:
+        elif counts[Outcome.BLOCKED] and not broken:
             problems.append(f"{counts[Outcome.BLOCKED]} blocked, though nothing failed")
         problems += _unused(expectations, verdicts, narrowed=narrowed)
         if certify:
-            for outcome in (Outcome.NOT_RUN, Outcome.EXPECTED, Outcome.BLOCKED):
+            for outcome in (Outcome.NOT_RUN, Outcome.EXPECTED, Outcome.ADVICE, Outcome.BLOCKED):
                 if counts[outcome]:
                     problems.append(f"not certified: {counts[outcome]} {outcome.value}")
         return problems

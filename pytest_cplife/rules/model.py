@@ -131,6 +131,7 @@ class Outcome(str, Enum):
     PASSED = "passed"
     FAILED = "failed"
     EXPECTED = "expected"  # failed, as a file of expected failures says it does
+    ADVICE = "advice"  # failed, and the user asked for what must hold only
     NOT_COVERED = "not covered"  # the adapter lacks a capability; the reason says which
     BLOCKED = "blocked"  # an earlier failure made the rule unanswerable
     NOT_RUN = "not run"  # deselected by the user

@@ -71,6 +71,7 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
         cplife_launcher = processes
         cplife_steps = 1, 2
         cplife_timeout = 3
+        cplife_level = must
         cplife_strict = true
         cplife_require = predict
         cplife_expected = known.toml
@@ -91,6 +92,7 @@ def test_the_ini_file_has_a_twin_for_each(pytester: pytest.Pytester) -> None:
     assert [str(mesh) for mesh in options.meshes] == ["dp2", "cp2"]
     assert (options.max_world_size, options.steps, options.timeout) == (2, (1, 2), 3.0)
     assert options.strict and options.require == ("predict",) and options.backend == "gloo"
+    assert options.level == "must"
     assert options.expected == pytester.path / "known.toml"
     assert (options.golden, options.record_golden) == (None, pytester.path / "archives")
     assert options.reports == (pytester.path / "a.json", pytester.path / "b.md")

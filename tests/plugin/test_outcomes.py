@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from pytest_cplife.expected import Expectation, Expectations
 from pytest_cplife.policy import settle
 from pytest_cplife.report.results import Plan, Results
-from pytest_cplife.rules.model import Outcome, Rule, Verdict
+from pytest_cplife.rules.model import Level, Outcome, Rule, Verdict, Violation
 from tests.plugin.conftest import BROKEN, MESHES, TOTAL, Run
 
 RULE = Rule(
@@ -29,13 +34,17 @@ def settled(
     *,
     strict: bool = False,
     require: tuple[str, ...] = (),
+    level: Level = "should",
+    rule: Rule = RULE,
     expectation: Expectation | None = None,
 ) -> tuple[Outcome, str]:
+    violations = (Violation("w", "3", "4"),) if outcome is Outcome.FAILED else ()
     verdict = settle(
-        Verdict("GO-01", "dp1", outcome, reason),
-        RULE,
+        Verdict("GO-01", "dp1", outcome, reason, violations),
+        rule,
         strict=strict,
         require=require,
+        level=level,
         expectation=expectation,
     )
     return verdict.outcome, verdict.reason
@@ -68,6 +77,26 @@ def test_an_expected_failure_is_expected_and_no_more() -> None:
     outcome, reason = settled(Outcome.PASSED, expectation=entry)
     assert outcome is Outcome.FAILED
     assert "passes now" in reason and "name the meshes" in reason
+
+
+SHOULD = replace(RULE, level="should")
+
+
+def test_below_the_level_asked_for_a_broken_rule_is_advice() -> None:
+    assert settled(Outcome.FAILED, rule=SHOULD, level="should")[0] is Outcome.FAILED
+    assert settled(Outcome.FAILED, level="must")[0] is Outcome.FAILED
+    outcome, reason = settled(Outcome.FAILED, rule=SHOULD, level="must")
+    assert outcome is Outcome.ADVICE and reason == "w: 4; it should be: 3"
+    assert settled(Outcome.PASSED, rule=SHOULD, level="must")[0] is Outcome.PASSED
+    assert settled(Outcome.BLOCKED, rule=SHOULD, level="must")[0] is Outcome.BLOCKED
+
+
+def test_advice_hides_neither_a_stale_expectation_nor_a_lost_capability() -> None:
+    entry = Expectation("GO-01", "", "see #12")
+    wish: dict[str, Any] = {"rule": SHOULD, "level": "must"}
+    assert settled(Outcome.FAILED, expectation=entry, **wish)[0] is Outcome.EXPECTED
+    assert settled(Outcome.PASSED, expectation=entry, **wish)[0] is Outcome.FAILED
+    assert settled(Outcome.NOT_COVERED, "no x", strict=True, **wish)[0] is Outcome.FAILED
 
 
 def results(*outcomes: Outcome) -> Results:
@@ -106,16 +135,18 @@ def test_a_run_that_decided_nothing_is_a_problem() -> None:
     assert not problems(Outcome.NOT_COVERED, Outcome.PASSED)
     assert not problems(Outcome.NOT_RUN)  # pytest itself says that nothing was selected
     assert not problems(Outcome.EXPECTED)
+    assert not problems(Outcome.ADVICE)
 
 
 def test_blocked_without_a_failure_is_a_problem() -> None:
     assert "1 blocked, though nothing failed" in problems(Outcome.PASSED, Outcome.BLOCKED)
     assert not problems(Outcome.FAILED, Outcome.BLOCKED)
+    assert not problems(Outcome.ADVICE, Outcome.BLOCKED)
 
 
 def test_certifying_takes_passed_and_not_covered_only() -> None:
     assert not problems(Outcome.PASSED, Outcome.NOT_COVERED, certify=True)
-    for outcome in (Outcome.NOT_RUN, Outcome.EXPECTED, Outcome.BLOCKED):
+    for outcome in (Outcome.NOT_RUN, Outcome.EXPECTED, Outcome.ADVICE, Outcome.BLOCKED):
         assert f"not certified: 1 {outcome.value}" in problems(
             Outcome.PASSED, outcome, certify=True
         )
@@ -174,6 +205,25 @@ def test_strict_and_required(run: Run) -> None:
     result.assert_outcomes(passed=TOTAL - 4, failed=4)
     result.stdout.fnmatch_lines(["reason  not covered, which --cplife-strict makes a failure: *"])
     run("--cplife-require=schedulers").assert_outcomes(passed=TOTAL - 4, failed=4)
+
+
+def test_advice_is_told_and_fails_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE", "should")
+    run().assert_outcomes(passed=TOTAL - 4, failed=1, skipped=3)
+    result = run("--cplife-level=must", "--cplife-report=r.json")
+    result.assert_outcomes(passed=TOTAL - 4, xfailed=1, skipped=3)
+    assert result.ret == pytest.ExitCode.OK
+    told = "layers.0.weight: other bytes; it should be: bitwise equal"
+    result.stdout.fnmatch_lines([f"advice, 1: {told} [[]GO-02]"])
+    report = json.loads(Path("r.json").read_text())
+    assert report["denominator"]["advice"] == 1 and report["options"]["level"] == "must"
+    certified = run("--cplife-level=must", "--cplife-certify")
+    certified.stdout.fnmatch_lines(["problem: not certified: 1 advice"])
+    assert certified.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_must_is_no_advice(run: Run) -> None:
+    run("--cplife-level=must").assert_outcomes(passed=TOTAL - 4, failed=1, skipped=3)
 
 
 def test_a_mesh_that_is_too_large_is_counted_as_not_run(run: Run) -> None:

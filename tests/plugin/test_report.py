@@ -59,6 +59,7 @@ def test_the_report_is_the_same_with_workers(run: Run, pytester: pytest.Pytester
         "passed": TOTAL - 4,
         "failed": 1,
         "expected": 0,
+        "advice": 0,
         "not_covered": 3,
         "blocked": 0,
         "not_run": 0,
