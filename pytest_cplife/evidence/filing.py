@@ -14,7 +14,10 @@ from pytest_cplife.evidence.checkpoint import CheckpointView
 from pytest_cplife.evidence.observe import flat_values, view_value
 from pytest_cplife.evidence.records import GroupRecord, Record
 from pytest_cplife.evidence.store import TensorStore
-from pytest_cplife.evidence.walk import walk
+from pytest_cplife.evidence.walk import containers, walk
+
+WRAPPER_PARTS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""What DDP, torch.compile, activation checkpointing and FSDP put into the names of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class FileRecord:
     model: dict[str, Record]
     prefix: str
     has_metadata: bool
+        wrapped: paths of keys and texts anywhere in the payload that are names of the model's with
+            a wrapper's part in them.
+        paths: the path of every leaf of the payload.
     optimizers: tuple[FileOptimizer, ...]
     ema: dict[str, Record] | None
     counters: dict[str, int]
@@ -58,6 +64,8 @@ class FileRecord:
 def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecord:
     """Record the view of the checkpoint at `path`."""
     leaves = list(walk(view.payload))
+    wrapped: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     return FileRecord(
         model=_records(view.model, store),
         prefix=view.prefix,
@@ -73,6 +81,8 @@ def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecor
 
 def _records(mapping: Mapping[str, Any], store: TensorStore) -> dict[str, Record]:
     return {str(key): view_value(value, store) for key, value in mapping.items()}
+        wrapped=_wrapped(view, leaves),
+        paths=tuple(path for path, _ in leaves),
 
 
 def _optimizer(node: Mapping[str, Any], store: TensorStore) -> FileOptimizer:
@@ -89,7 +99,35 @@ def _optimizer(node: Mapping[str, Any], store: TensorStore) -> FileOptimizer:
         for key, entries in node["state"].items()
         if isinstance(entries, Mapping)
     }
-    return FileOptimizer(state, tuple(groups))
+    listed = all(
+        len(group.get("param_names", ())) == len(group.get("params", ()))
+        for group in node["param_groups"]
+    )
+    return FileOptimizer(state, tuple(groups), listed)
+
+
+def _wrapped(view: CheckpointView, leaves: list[tuple[str, Any]]) -> tuple[str, ...]:
+    names = {str(key) for key in view.model}
+
+    def wraps(text: object) -> bool:
+        # A model may well have a module called `module`: what counts is that the name without the
+        # wrapper's part is one of the model's, and the name with it is none.
+        return isinstance(text, str) and text not in names and bare(text) in names
+
+    keys = [
+        f"{path}[{key!r}]" if path else str(key)
+        for path, node in containers(view.payload)
+        # What stands before every key of the model is told as its prefix.
+        if not (view.prefix and path == view.model_path)
+        for key in node
+        if wraps(key)
+    ]
+    return tuple(keys + [path for path, leaf in leaves if wraps(leaf)])
+
+
+def bare(name: str) -> str:
+    """A parameter's name without the parts that wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_PARTS)
 
 
 def _storages(leaves: list[tuple[str, Any]]) -> tuple[tuple[str, int, int], ...]:

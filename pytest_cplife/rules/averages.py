@@ -32,24 +32,24 @@ def oracle(
         yield Violation("averages", "averages of parameters", "none", moments[0].label)
     decays = [None] * len(moments) if spec else inferred_decays(assembler, moments, names)
     for name in names:
-        shadow = _full(assembler, moments[0].ema[name])
+        shadow = full(assembler, moments[0].ema[name])
         updates = 0
         for index, moment in enumerate(moments[1:], start=1):
             if name not in moment.ema or name not in moment.parameters:
                 yield Violation(name, "an average", "missing", moment.label)
                 break
-            live = _full(assembler, moment.parameters[name])
-            seen = _full(assembler, moment.ema[name])
+            live = full(assembler, moment.parameters[name])
+            seen = full(assembler, moment.ema[name])
             if spec is None:
                 decay = decays[index]
-                start = _full(assembler, moments[index - 1].ema[name])
+                start = full(assembler, moments[index - 1].ema[name])
                 expected = start if decay is None else decay * start + (1 - decay) * live
             else:
-                due = index >= spec.start_step and (index - spec.start_step) % spec.every == 0
+                due = due_at(spec, index)
                 updates += due
                 shadow = _update(spec, shadow, live, updates) if due else shadow
                 expected = shadow
-            budget = _budget(expected, live, moment.ema[name][0].dtype, index)
+            budget = rounding_budget(expected, live, moment.ema[name][0].dtype, index)
             gap = float((expected - seen).abs().max()) if seen.numel() else 0.0
             worst, allowed = max(worst, gap), max(allowed, budget)
             if not gap <= budget:
@@ -67,10 +67,20 @@ def oracle(
 
 
 def _update(spec: EmaSpec, shadow: torch.Tensor, live: torch.Tensor, number: int) -> torch.Tensor:
-    if number == 1 and spec.init == "first_update":
-        return live
-    decay = spec.decay(number) if callable(spec.decay) else spec.decay
+    decay = decay_of(spec, number)
     return decay * shadow + (1 - decay) * live
+
+
+def due_at(spec: EmaSpec, step: int) -> bool:
+    """Whether an update is made with the optimizer step `step`, counted from 1."""
+    return step >= spec.start_step and (step - spec.start_step) % spec.every == 0
+
+
+def decay_of(spec: EmaSpec, number: int) -> float:
+    """The decay of the update `number`, counted from 1; 0 where that one is a copy."""
+    if number == 1 and spec.init == "first_update":
+        return 0.0
+    return spec.decay(number) if callable(spec.decay) else spec.decay
 
 
 def infer_decay(assembler: Assembler, moments: Sequence[Moment]) -> Iterator[Finding]:
@@ -114,8 +124,8 @@ def inferred_decays(
 
 def _decay(assembler: Assembler, before: Moment, after: Moment, name: str) -> float | None:
     """The decay of one update of one tensor, by least squares; None where nothing moved."""
-    old, new = _full(assembler, before.ema[name]), _full(assembler, after.ema[name])
-    live = _full(assembler, after.parameters[name])
+    old, new = full(assembler, before.ema[name]), full(assembler, after.ema[name])
+    live = full(assembler, after.parameters[name])
     gap = (old - live).reshape(-1)
     size = float(gap @ gap)
     # Below the rounding of float32 the quotient says nothing.
@@ -124,14 +134,15 @@ def _decay(assembler: Assembler, before: Moment, after: Moment, name: str) -> fl
     return float((new - live).reshape(-1) @ gap) / size
 
 
-def _full(assembler: Assembler, records: Sequence[object]) -> torch.Tensor:
+def full(assembler: Assembler, records: Sequence[object]) -> torch.Tensor:
+    """The full tensor in float64; not a number where the ranks' parts do not make up one."""
     try:
         return assembler.full(records).to(torch.float64)  # type: ignore[arg-type]
     except CannotAssemble:
         return torch.full((), math.nan, dtype=torch.float64)
 
 
-def _budget(expected: torch.Tensor, live: torch.Tensor, dtype: str, updates: int) -> float:
+def rounding_budget(expected: torch.Tensor, live: torch.Tensor, dtype: str, updates: int) -> float:
     """Rounding of `updates` updates in the shadow's dtype, at the largest magnitude involved."""
     if not expected.numel():
         return 0.0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.evidence.run import Moment, RunEvidence
+from pytest_cplife.rules.averaged_buffers import buffer_oracle
 from pytest_cplife.rules.averages import infer_decay, oracle
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare, replicas_agree, same_layout
+from pytest_cplife.rules.files import file_averages
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
@@ -22,9 +24,11 @@ def _state(case: Case, run: str, moment: str) -> Moment:
 
 
 def trajectory(run: RunEvidence) -> list[Moment]:
-    """The moments of the steps before the save, from the start, one per step."""
+    """The moments of the steps to the one after the save point, from the start, one per step."""
+    seen = run.ranks[0].snapshots
     names = ["start", "after first step"]
-    names += [name for name in run.ranks[0].snapshots if name.startswith("after step ")]
+    names += [name for name in seen if name.startswith("after step ")]
+    names += [name for name in seen if name == "after next step"]
     return [run.at(name) for name in names]
 
 
@@ -272,4 +276,40 @@ def save_inside_swap(case: Case) -> Iterator[Finding]:
     yield from completes(case, "EMA-11", "evaluated")
     run = case["evaluated"]
     file, live = run.file("saved inside"), run.at("before evaluation")
-    yield from file_model(case, file, run, live, "file saved inside the swap")
+    moment = "file saved inside the swap"
+    yield from file_model(case, file, run, live, moment)
+    if file.ema is not None:
+        yield from file_averages(case, file, run, live, moment)
+
+
+@rule(
+    "EMA-12",
+    "the file holds the averages",
+    statement="Every averaged tensor is in the file, plain, in full shape and with the live value,"
+    " bit for bit.",
+    why="The average is what is evaluated and shipped, and nothing can make it again.",
+    cause="Rank 0's shards of the shadow for the whole, a wrapper's names, or a shadow written"
+    " at another time than the weights.",
+    runs=("saving", "files"),
+)
+def averages_in_file(case: Case) -> Iterator[Finding]:
+    run = case["saving"]
+    file, live = case["files"].file("saved"), run.at("before save")
+    yield from file_averages(case, file, run, live, "file")
+
+
+@rule(
+    "EMA-13",
+    "averaged buffers follow their rule",
+    statement="Buffers in the average are averaged, copied or left alone, as EmaSpec says for their"
+    " kind; without one, all of a kind alike.",
+    why="Stale running statistics under averaged weights are a model that never was.",
+    cause="An average over parameters only, a mean of integers, or a copy that is made at the start"
+    " and never again.",
+    runs=("uninterrupted",),
+    events=("weights moved",),
+)
+def buffers_follow_rule(case: Case) -> Iterator[Finding]:
+    run = case["uninterrupted"]
+    _state(case, "uninterrupted", "start")
+    yield from buffer_oracle(run.assembler, trajectory(run), case.declared.ema_spec)

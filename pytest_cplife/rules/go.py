@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare
+from pytest_cplife.rules.files import file_averages, same_file
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.onward import same_predictions, same_steps
-from pytest_cplife.rules.parts import compare_parts
+from pytest_cplife.rules.parts import carried, compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 from pytest_cplife.rules.save import file_model, file_state, unchanged
@@ -155,8 +156,8 @@ def intermediate_differs(case: Case) -> Iterator[Finding]:
 @rule(
     "GO-08",
     "a second checkpoint holds live values",
-    statement="What a resumed run saves holds its own live weights and optimizer state, as full"
-    " plain tensors.",
+    statement="What a resumed run saves holds its own live weights, optimizer state and averages,"
+    " as full plain tensors.",
     why="A manager that keeps the loaded state saves it again and again: only the second resume"
     " shows it.",
     cause="Live objects replaced by loaded copies in the dictionary that is saved.",
@@ -170,28 +171,31 @@ def second_generation(case: Case) -> Iterator[Finding]:
     yield from file_model(case, file, run, live, "second file")
     if file.optimizers:
         yield from file_state(case, file, run, live, "second file")
+    if file.ema is not None and live.ranks[0].ema is not None:
+        yield from file_averages(case, file, run, live, "second file")
 
 
 @rule(
     "GO-09",
-    "two stops in a row",
-    statement="A run that stops twice, and is resumed each time in other processes, ends as the"
-    " uninterrupted run does: weights, optimizer state and counters.",
+    "three stops in a row",
+    statement="A run that stops three times, the last time right after a load, and is resumed each"
+    " time in other processes, comes back each time as it stopped and ends as the uninterrupted run"
+    " does: weights, buffers, optimizer state, averages, hyperparameters, schedules and counters.",
     why="Runs of weeks stop many times; what is only kept in memory survives one resume.",
     cause="Counters that restart at each load, or a second file that holds what the first held.",
-    runs=("uninterrupted", "relayed", "relayed again"),
+    runs=("uninterrupted", "relayed", "relayed again", "relayed thrice"),
     budgeted=True,
     events=("weights moved on",),
 )
-def two_stops(case: Case) -> Iterator[Finding]:
+def three_stops(case: Case) -> Iterator[Finding]:
     if case.declared.save_points != "any":
         raise NotCovered(f"save_points is {case.declared.save_points!r}")
-    yield from completes(case, "GO-09", "relayed", "relayed again")
-    run, other = case["uninterrupted"], case["relayed again"]
-    a, b = run.at("end"), other.at("end")
-    parts = ("weights", "optimizer state", "counters")
-    moment = f"after two stops: {b.name}"
-    yield from compare_parts(case, run, a, b, *parts, moment=moment, noisy_at="end")
+    yield from completes(case, "GO-09", "relayed", "relayed again", "relayed thrice")
+    run, last = case["uninterrupted"], case["relayed thrice"]
+    stopped = carried(case["relayed"].at("after next step"))
+    for resumed in (case["relayed again"], last):
+        yield from compare_parts(case, run, stopped, resumed.at("after load"))
+    yield from compare_parts(case, run, run.at("end"), last.at("end"), noisy_at="end")
 
 
 @rule(
@@ -302,3 +306,18 @@ def predictions_agree(case: Case) -> Iterator[Finding]:
         raise NotCovered("only one mesh is run, so there is no other to load from")
     origin, run = case["onward of partner"], case["crossed"]
     yield from same_predictions(origin, run, origin=str(case.partner))
+
+
+@rule(
+    "GO-15",
+    "loading and saving again gives the same file",
+    statement="A file that is loaded and saved again at once has every entry that it had: weights,"
+    " averages, optimizer state and hyperparameters bit for bit, all others at their place.",
+    why="What no step shows (a log, a best score, a placeholder's weights) is lost a resume later.",
+    cause="A saver that writes what this process has made, and not what it was given.",
+    runs=("relayed", "relayed again"),
+)
+def same_file_again(case: Case) -> Iterator[Finding]:
+    run = case["relayed again"]
+    before, after = run.file("loaded"), run.file("saved again")
+    yield from same_file(case, run, before, after, "third file, after the second one")

@@ -133,7 +133,7 @@ def counters_return(case: Case) -> Iterator[Finding]:
 @rule(
     "LOAD-08",
     "loading leaves the file alone",
-    statement="A load changes no byte of the checkpoint.",
+    statement="Neither a load nor the training that follows it changes a byte of the checkpoint.",
     why="The next load of it, on another rank or day, then reads something else.",
     cause="Opening for writing, a migration in place, or a memory map that is written through.",
     runs=("resumed",),
@@ -141,6 +141,8 @@ def counters_return(case: Case) -> Iterator[Finding]:
 def file_unchanged(case: Case) -> Iterator[Finding]:
     if not case["resumed"].fact("file unchanged")[0]:
         yield Violation("checkpoint", "the same bytes", "other bytes", "resumed: after load")
+    elif not case["resumed"].fact("file kept")[0]:
+        yield Violation("checkpoint", "the same bytes", "other bytes", "resumed: end")
 
 
 @rule(

@@ -9,12 +9,13 @@ their last place. Every product and sum then rounds otherwise, as it does in ano
 
 For each tensor, with `u` its movement since the load, the measured share is
 
-    r = max |u(shaken) - u| / max |u|,
+    r = |u(shaken) - u| / |u|,
 
-and the budget of a step is ``4 max(r, median r) max |u| + 2 eps max |w|``: the factor of 4 that
-measured noise is given everywhere, since it is one sample; at least the median over the tensors,
-since for a tensor of one element a sample may be 0 by luck; and the rounding of the weights
-themselves, which are stored in `eps`. What is lost on the way (moments, step counts, an lr that is
+with root mean squares over the elements, since a few of them may follow the rounding. The budget of
+a step is ``4 max(r, median r) |u| + eps |w|``: the factor of 4 that measured noise is given
+everywhere, since it is one sample; at least the median over the tensors, since for a tensor of one
+element a sample may be 0 by luck; and the rounding of the weights themselves, which are stored in
+`eps`. What is lost on the way (moments, step counts, an lr that is
 scaled by the number of ranks) changes a movement by its own size, some thousand budgets.
 """
 
@@ -32,7 +33,7 @@ from pytest_cplife.evidence.run import RunEvidence, TensorColumns
 from pytest_cplife.rules.case import SAFETY, NotCovered
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 
-_USEFUL = 0.25
+_USEFUL = 0.4
 """A budget of more than this share of a tensor's movement tells nothing of that tensor."""
 
 
@@ -99,9 +100,11 @@ def _budgets(assembler: Assembler, run: RunEvidence, step: int) -> dict[str, _Bu
         start, end = _full(assembler, before[name]), _full(assembler, after[name])
         shaken_start, shaken_end = _full(assembler, other[name]), _full(assembler, shaken[name])
         move = end - start
-        apart = (shaken_end - shaken_start) - move
+        # A weight that is a copy of a master comes back to it with the first step, and with it what
+        # was changed; its end is then as telling as its movement.
+        apart = min(_size((shaken_end - shaken_start) - move), _size(shaken_end - end))
         unit = torch.finfo(getattr(torch, before[name][0].dtype.removeprefix("torch."))).eps
-        moved[name] = (_largest(move), _largest(apart), 2 * unit * _largest(end))
+        moved[name] = (_size(move), apart, unit * _size(end))
     shares = sorted(apart / move for move, apart, _ in moved.values() if move > 0)
     middle = shares[len(shares) // 2] if shares else 0.0
     return {
@@ -123,7 +126,7 @@ def _gap(assembler: Assembler, a: Sequence[TensorRecord], b: Sequence[TensorReco
     x, y = _full(assembler, a), _full(assembler, b)
     if x.shape != y.shape:
         return math.inf
-    return _largest(x - y)
+    return _size(x - y)
 
 
 def _full(assembler: Assembler, records: Sequence[TensorRecord]) -> torch.Tensor:
@@ -133,9 +136,9 @@ def _full(assembler: Assembler, records: Sequence[TensorRecord]) -> torch.Tensor
         return torch.full((), math.nan, dtype=torch.float64)
 
 
-def _largest(tensor: torch.Tensor) -> float:
-    """The largest magnitude; infinite where there is something that is no number."""
-    value = float(tensor.abs().max())
+def _size(tensor: torch.Tensor) -> float:
+    """The root mean square; infinite where there is something that is no number."""
+    value = float(tensor.square().mean().sqrt())
     return math.inf if math.isnan(value) else value
 
 
@@ -158,8 +161,8 @@ def same_predictions(
     if wanted.shape != seen.shape:
         yield Violation("prediction", f"shape {tuple(wanted.shape)}", f"{tuple(seen.shape)}", label)
         return
-    allowed = SAFETY * _largest(shaken - wanted)
-    gap = _largest(seen - wanted)
+    allowed = SAFETY * _size(shaken - wanted)
+    gap = _size(seen - wanted)
     if not gap <= allowed:
         yield Violation(
             "prediction",

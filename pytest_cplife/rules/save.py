@@ -75,7 +75,8 @@ def file_reads(case: Case) -> Iterator[Finding]:
     "SAVE-04",
     "file keys are the serial keys",
     statement="The model's state in the file has exactly the keys of the serial model's"
-    " state_dict(), in its order, placeholders included.",
+    " state_dict(), in its order, placeholders included, and no wrapper's prefix is in any name"
+    " anywhere in the file.",
     why="Another key is a weight that is silently left at its initial value, or a refused load.",
     cause="A wrapper's prefix (module., _orig_mod., _checkpoint_wrapped_module.), a filter on"
     " requires_grad, or buffers left out.",
@@ -98,6 +99,8 @@ def file_keys(case: Case) -> Iterator[Finding]:
     if sorted(keys) == sorted(expected) and keys != expected:
         at = next(i for i, (a, b) in enumerate(zip(keys, expected, strict=True)) if a != b)
         yield Violation(keys[at], f"{expected[at]} at position {at}", keys[at], "file")
+    for path in file.wrapped:
+        yield Violation(path, "a serial name", "a wrapper's part in it", "file")
 
 
 @rule(
@@ -303,3 +306,54 @@ def no_bloat(case: Case) -> Iterator[Finding]:
     total = sum(size for _, size, _ in file.storages)
     need = sum(needed for _, _, needed in file.storages)
     yield Measurement("bytes stored per byte needed", total / max(need, 1), _BLOAT)
+
+
+@rule(
+    "SAVE-11",
+    "a save between backward and step is right",
+    statement="A save that is called inside the optimizer's step, where gradients are there and the"
+    " step is not made, writes the state before that step, changes neither state nor gradients, and"
+    " the step that follows equals that of a run that never saved.",
+    why="A signal, a time limit or a callback saves when it comes, not between two steps.",
+    cause="get_optimizer_state_dict() of torch.distributed.checkpoint, which zeroes gradients and"
+    " steps to make state; a saver that clears gradients to gain memory, or gathers them, too.",
+    level="should",
+    runs=("uninterrupted", "midway"),
+    budgeted=True,
+    events=("optimizer state",),
+)
+def save_before_step(case: Case) -> Iterator[Finding]:
+    if case.declared.save_points != "any":
+        raise NotCovered(f"save_points is {case.declared.save_points!r}")
+    yield from completes(case, "SAVE-11", "midway")
+    run, moment = case["midway"], "after next step"
+    before, after = run.at("before save"), run.at("after save")
+    yield from unchanged(case, run, before, after)
+    tables = (run.fact(f"gradients {when}") for when in ("before", "after"))
+    expected, observed = (
+        {name: [table[name] for table in ranks] for name in set.intersection(*map(set, ranks))}
+        for ranks in tables
+    )
+    yield from compare(case, run.assembler, "gradients", expected, observed, moment=after.label)
+    a, b = case["uninterrupted"].at(moment), run.at(moment)
+    yield from compare_parts(case, run, a, b, *_TRAINED, noisy_at=moment)
+    file = run.file("saved midway")
+    yield from file_model(case, file, run, before, "file saved midway")
+    if file.optimizers:
+        yield from file_state(case, file, run, before, "file saved midway")
+
+
+@rule(
+    "SAVE-12",
+    "the file stays as it was written",
+    statement="Training on after a save changes no byte of the checkpoint.",
+    why="A file that follows the live weights, or that is finished later, holds no step's state.",
+    cause="A memory map of the file that live tensors share, or a writer that returns before it has"
+    " written and reads tensors that have moved on.",
+    runs=("saving",),
+    events=("trainable parameters",),
+)
+def file_stays(case: Case) -> Iterator[Finding]:
+    run = case["saving"]
+    if not run.fact("file kept")[0]:
+        yield Violation("checkpoint", "the same bytes", "other bytes", run.at("end").label)

@@ -19,6 +19,7 @@ from pytest_cplife.adapter import (
 )
 from pytest_cplife.evidence.checkpoint import CheckpointView
 from pytest_cplife.evidence.filing import view_file
+from pytest_cplife.evidence.golden import content_of
 from pytest_cplife.evidence.journal import Recorder
 from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.evidence.store import TensorStore
@@ -133,6 +134,10 @@ class Stage:
     def file(self, name: str, path: Path, view: CheckpointView) -> None:
         """Record what a checkpoint holds."""
         self.recorder.file(name, view_file(path, view, self.recorder.store))
+
+    def content(self, path: Path) -> str:
+        """A digest of the checkpoint at `path`, as the first rank sees it; "" on the others."""
+        return content_of(path) if self.rank.rank == 0 else ""
 
     def barrier(self) -> None:
         """Wait for all ranks, on the suite's behalf."""

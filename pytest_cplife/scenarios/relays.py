@@ -1,4 +1,4 @@
-"""More ways to stop and go: twice in a row, from before the first step, with a zero lr."""
+"""More ways to stop and go: again and again, from before the first step, with a zero lr."""
 
 from __future__ import annotations
 
@@ -20,11 +20,27 @@ def relayed(rank: Rank, order: Order) -> None:
 
 
 def relayed_again(rank: Rank, order: Order) -> None:
-    """In other processes again: load the second checkpoint and train to the end."""
+    """In other processes again: load the second checkpoint and save it as a third at once."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    load(stage, run)
+    with stage.recorder.phase("save again"):
+        run.save(order.output)
+    if rank.rank == 0:
+        assert order.source is not None
+        for name, path in (("loaded", order.source), ("saved again", order.output)):
+            with stage.recorder.phase("read"):
+                view = stage.adapter.read_checkpoint(path)
+            stage.file(name, path, view)
+    stage.close(run)
+
+
+def relayed_thrice(rank: Rank, order: Order) -> None:
+    """In yet other processes: load the third checkpoint and train to the end."""
     stage = set_stage(rank, order)
     _, after = order.steps
     if after < 2:
-        stage.recorder.absent("a second stop needs two steps after the save", "end")
+        stage.recorder.absent("more than one stop needs two steps after the save", "end")
         return
     run = stage.start()
     load(stage, run)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.golden import content_of
+from pytest_cplife.evidence.filing import module_versions
 from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.evidence.pickles import pickled_files
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.onward import silence
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.placeholders import call_placeholders
 
 
@@ -43,7 +43,9 @@ def saving(rank: Rank, order: Order) -> None:
         run.save(order.output)
     stage.recorder.fact("saved", order.output.exists())
     stage.recorder.moment("after save", run)
+    written = stage.content(order.output)
     train_on(stage, run)
+    stage.recorder.fact("file kept", stage.content(order.output) == written)
     stage.close(run)
 
 
@@ -69,7 +71,10 @@ def resumed(rank: Rank, order: Order) -> None:
     run = stage.start()
     stage.recorder.moment("start", run)
     load(stage, run)
+    assert order.source is not None
+    read = stage.content(order.source)
     train_on(stage, run)
+    stage.recorder.fact("file kept", stage.content(order.source) == read)
     with stage.recorder.phase("save again"):
         run.save(order.output)
     stage.close(run)
@@ -176,13 +181,12 @@ def next_step(stage: Stage, run: TrainingRun) -> None:
 def load(stage: Stage, run: TrainingRun) -> None:
     """Load the order's source and look at what came back, and at the file."""
     assert stage.order.source is not None
-    before = content_of(stage.order.source) if stage.rank.rank == 0 else ""
+    before = stage.content(stage.order.source)
     with stage.recorder.phase("load"):
         run.load(stage.order.source)
         run.ready()
     stage.recorder.moment("after load", run)
-    after = content_of(stage.order.source) if stage.rank.rank == 0 else ""
-    stage.recorder.fact("file unchanged", before == after)
+    stage.recorder.fact("file unchanged", stage.content(stage.order.source) == before)
 
 
 def _module(stage: Stage, module: torch.nn.Module) -> dict[str, dict[str, TensorRecord]]:

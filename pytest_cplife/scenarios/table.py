@@ -15,6 +15,7 @@ from pytest_cplife.scenarios import (
     legacy,
     marked,
     onward,
+    midway,
     relays,
     scripts,
     sharded,
@@ -60,10 +61,18 @@ RUNS = {
         RunKind("saving", scripts.saving),
         RunKind("early", scripts.early),
         RunKind("resumed", scripts.resumed, lane="resume", after="saving"),
+        RunKind("midway", midway.midway),
         RunKind("relayed", relays.relayed, lane="resume", after="saving"),
         RunKind("relayed again", relays.relayed_again, after="relayed", source_phase="save again"),
         RunKind("rewound", relays.rewound, lane="resume", after="early"),
         RunKind("still", relays.still, lane="resume", after="saving"),
+        RunKind(
+            "relayed thrice",
+            relays.relayed_thrice,
+            lane="resume",
+            after="relayed again",
+            source_phase="save again",
+        ),
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
@@ -161,5 +170,5 @@ RUNS = {
 `nudged` is one whose gradients are off by rounding, for trainers whose restarts add up otherwise.
 `crossed` reads what `saving` wrote on the partner mesh, and `crossed back` what the serial run
 `through serial` made of it. `onward` is what the steps after a change of mesh are held against.
-`relayed` stops a second time and `relayed again` goes on from there; `rewound` loads the checkpoint
-from before the first step."""
+`relayed` stops a second time, `relayed again` a third, right after its load, and `relayed thrice`
+goes on from there; `rewound` loads the checkpoint from before the first step."""

@@ -21,4 +21,7 @@ HEALTHY = (
     "tests.trainers.lazy_load:Adapter",
     "tests.trainers.tp_only:Adapter",
     "tests.trainers.hand_dtensor:Adapter",
+    "tests.trainers.versioned:Adapter",
+    "tests.trainers.averaged:Adapter",
+    "tests.trainers.averaged:Later",
 )
