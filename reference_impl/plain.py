@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .agreement import global_rank
 from .gather import gather_to
-from .topology import global_dtensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,8 +134,12 @@ def realign(tree: Any, template: Any) -> Any:
 
 
 @outside_inference
-def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
-    """`tensor` with the device of `template`, and its mesh and placements if it has them."""
+def realign_tensor(tensor: Tensor, template: Tensor, *, alias: bool = False) -> Tensor:
+    """`tensor` with the device of `template`, and its mesh, placements and stride if it has them.
+
+    Args:
+        alias: a DTensor that lies like the template already need not be copied.
+    """
     if tensor.shape != template.shape:
         raise ValueError(f"shape {tuple(tensor.shape)}, expected {tuple(template.shape)}")
     if isinstance(tensor, DTensor):
@@ -145,10 +148,10 @@ def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
             and tensor.device_mesh == template.device_mesh
             and tensor.placements == template.placements
         ):
-            local = tensor.to_local().detach().clone()
-            return global_dtensor(local, template.device_mesh, template.placements, tensor.shape)
+            return tensor.detach() if alias else _strided_like(tensor.detach().clone(), template)
         if isinstance(template, DTensor) and tensor.device_mesh == template.device_mesh:
-            return tensor.redistribute(placements=template.placements).detach()
+            moved = tensor.redistribute(placements=template.placements).detach()
+            return _strided_like(moved, template)
         tensor = tensor.full_tensor()
     tensor = tensor.detach()
     if not isinstance(template, DTensor):
@@ -158,7 +161,35 @@ def realign_tensor(tensor: Tensor, template: Tensor) -> Tensor:
     # `src_data_rank=None`: slice what this rank has. The default would let rank 0's content
     # win over ranks that have read something else, without a word.
     tensor = tensor.to(template.device_mesh.device_type).contiguous()
-    return distribute_tensor(tensor, template.device_mesh, template.placements, src_data_rank=None)
+    cut = distribute_tensor(tensor, template.device_mesh, template.placements, src_data_rank=None)
+    return _strided_like(cut, template)
+
+
+def _strided_like(tensor: DTensor, template: DTensor) -> DTensor:
+    """A DTensor whose dimensions lie in memory in the order of the template's, here and globally.
+
+    ``distribute_tensor`` takes the stride from the value, and what comes out of a file is
+    contiguous: a weight that was transposed would not be any more, with other kernels for it.
+    """
+    local, like = tensor.to_local(), template.to_local()
+    if (tensor.stride(), local.stride()) == (template.stride(), like.stride()):
+        return tensor
+    whole = _in_order_of(template, torch.empty(tensor.shape, device="meta"))
+    return DTensor.from_local(
+        _in_order_of(like, local),
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=whole.stride(),
+    )
+
+
+def _in_order_of(template: Tensor, tensor: Tensor) -> Tensor:
+    """A dense copy with the dimensions in the order of the template's strides."""
+    order = sorted(range(tensor.ndim), key=template.stride().__getitem__, reverse=True)
+    back = sorted(range(tensor.ndim), key=order.__getitem__)
+    return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def full_without_group(tensor: DTensor) -> Tensor:

@@ -70,6 +70,32 @@ def test_every_dtensor_in_any_nesting_becomes_plain_and_back() -> None:
     run_ranks(4, nested)
 
 
+def transposed() -> None:
+    mesh = topology("dp=2,cp=2").mesh
+    assert mesh is not None
+    whole = torch.arange(35.0).reshape(7, 5)
+    template = distribute_tensor(torch.zeros(5, 7), mesh, [Shard(1), Shard(0)]).t()
+    assert template.placements == (Shard(0), Shard(1)) and template.stride() == (1, 7)
+    for value in (
+        whole,
+        distribute_tensor(whole, mesh, template.placements),
+        distribute_tensor(whole, mesh, [Replicate(), Shard(0)]),
+        distribute_tensor(whole.t().contiguous().t(), mesh, template.placements),
+    ):
+        back = realign(value, template)
+        assert back.stride() == (1, 7) and back.placements == template.placements
+        local = back.to_local()
+        assert local.stride() == template.to_local().stride()
+        assert torch.equal(back.full_tensor(), whole)
+        # What comes back is nobody else's.
+        local.zero_()
+        assert torch.equal(value.full_tensor() if isinstance(value, DTensor) else value, whole)
+
+
+def test_stride_is_that_of_the_template() -> None:
+    run_ranks(4, transposed)
+
+
 LAYOUTS: tuple[tuple[Placement, Placement], ...] = (
     (Shard(0), Shard(1)),
     (Shard(0), Shard(0)),
