@@ -83,7 +83,7 @@ class Hygiene:
         torch_private.forget_dtensor_rng()
 
     def restore(self, meshes: Mapping[Any, DeviceMesh]) -> list[str]:
-        """Put everything back, except the groups of `meshes`, and say what had been changed."""
+        """Put everything back but for groups, and say what had been changed and what was left."""
         notes = self._restore_environment()
         for name, (get, put) in _STATE.items():
             before, now = self._state[name], get()
@@ -93,7 +93,8 @@ class Hygiene:
                     notes.append(f"{name} had been changed")
                 else:
                     notes.append(f"{name} had been changed from {before} to {now}")
-        return notes + self._destroy_groups(meshes)
+        leaked = self._leaked_groups(meshes)
+        return notes + ([f"{len(leaked)} process group(s) had been left alive"] if leaked else [])
 
     def _restore_environment(self) -> list[str]:
         now = dict(os.environ)
@@ -110,13 +111,19 @@ class Hygiene:
         shown = [name for name in changed if name not in _QUIET_VARIABLES]
         return [f"environment variable {name} had been changed" for name in shown]
 
-    def _destroy_groups(self, meshes: Mapping[Any, DeviceMesh]) -> list[str]:
+    def _leaked_groups(self, meshes: Mapping[Any, DeviceMesh]) -> dict[str, dist.ProcessGroup]:
         kept = self._groups | torch_private.mesh_group_names(meshes.values())
-        leaked = {n: g for n, g in torch_private.group_names().items() if n not in kept}
-        if not leaked:
-            return []
+        return {n: g for n, g in torch_private.group_names().items() if n not in kept}
+
+    def destroy_leaked(self, meshes: Mapping[Any, DeviceMesh]) -> None:
+        """Destroy the groups that the call has left, all but those of `meshes`.
+
+        Not before every rank has returned from it: one that is slow may still be connecting to a
+        group that this one has made and is done with.
+        """
+        leaked = self._leaked_groups(meshes)
         for group in leaked.values():
             dist.destroy_process_group(group)
-        # A mesh built next time equals the one whose groups have just gone.
-        torch_private.forget_meshes()
-        return [f"{len(leaked)} process group(s) had been left alive"]
+        if leaked:
+            # A mesh built next time equals the one whose groups have just gone.
+            torch_private.forget_meshes()

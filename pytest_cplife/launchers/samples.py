@@ -31,7 +31,7 @@ _RENDEZVOUS = frozenset(
 )
 _POLLING = frozenset({"_new_process_group_helper", "_store_based_barrier"})
 # Whoever calls the user's function, innermost last.
-_CALLERS = ("pytest_cplife/launchers/worker.py", "pytest_cplife/spmd/rank.py")
+_CALLERS = ("pytest_cplife/launchers/service.py", "pytest_cplife/spmd/rank.py")
 # A thread that waits inside these waits for another thread of the same process.
 _PARKS = ("threading.py", "queue.py", "concurrent/futures/thread.py", "concurrent/futures/_base.py")
 _WAIT = re.compile(r"\.wait\(|wait_tensor\(|\.synchronize\(")

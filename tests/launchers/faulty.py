@@ -238,3 +238,20 @@ def slow(rank: Rank, act: str, seconds: float) -> float:
         time.sleep(seconds)
     work.wait()
     return float(tensor[0])
+
+
+def connections(pid: int) -> int:
+    """How many groups of gloo's a process holds open: each has a thread for its connections."""
+    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return names.count("gloo_tcp_loop")
+
+
+def leaves_a_group_to_the_others(rank: Rank) -> tuple[int, int]:
+    """Rank 0 is back while rank 1 has still to do with the group that both have made."""
+    pids = torch.zeros(rank.world_size, dtype=torch.int64)
+    pids[rank.rank] = os.getpid()
+    dist.all_reduce(pids)
+    dist.new_group([0, 1])
+    if rank.rank == 1:
+        time.sleep(0.5)
+    return connections(int(pids[0])), connections(int(pids[1]))

@@ -244,6 +244,16 @@ def test_what_a_call_leaves_changed_is_put_back_and_told(
             assert any(n.startswith(f"rank {rank}: ") and told in n for n in notes)
 
 
+def test_a_leaked_group_lives_until_every_rank_is_back(launcher: Launcher) -> None:
+    """A rank that destroyed it earlier would close connections that others are just making."""
+    world = launcher.world(2, "leaks")
+    _, (first, second) = world.run(faulty.leaves_a_group_to_the_others)
+    assert first == second > 1
+    assert "rank 0: 1 process group(s) had been left alive" in world.notes
+    _, (first, second) = world.run(faulty.leaves_a_group_to_the_others)
+    assert first == second, "that of the last call is gone"
+
+
 def test_what_a_rank_has_started_ends_with_it(launcher: Launcher, tmp_path: Path) -> None:
     fail(launcher, faulty.starts_a_child_and_hangs, tmp_path, size=2, timeout=NEAR)
     for rank in range(2):
