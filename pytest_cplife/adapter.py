@@ -316,6 +316,16 @@ class LifecycleAdapter(ABC):
 
         return read_plain_checkpoint(path, self.build_serial_model())
 
+    def write_checkpoint(self, view: CheckpointView, path: Path) -> None:
+        """Write what :meth:`read_checkpoint` gave, and the suite has edited in place, to `path`.
+
+        The default pickles `view.payload`. Override it together with `read_checkpoint`, or no
+        edited file (a weight missing, another dtype, an earlier format) is offered to `load`.
+        """
+        import torch
+
+        torch.save(view.payload, path)
+
     def legacy_checkpoints(self) -> Iterable[LegacyCheckpoint]:
         """Capability. Files of earlier formats that the user keeps."""
         raise NotImplementedError

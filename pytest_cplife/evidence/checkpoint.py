@@ -67,6 +67,8 @@ class _Stripped(MutableMapping[str, Any]):
     def __init__(self, mapping: Mapping[str, Any], prefix: str) -> None:
         self._mapping = mapping
         self._prefix = prefix
+        if hasattr(mapping, "_metadata"):
+            self._metadata = mapping._metadata
 
     def __getitem__(self, key: str) -> Any:
         return self._mapping[self._prefix + key]

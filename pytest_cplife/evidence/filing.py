@@ -22,10 +22,14 @@ WRAPPER_PARTS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wra
 
 @dataclass(frozen=True, slots=True)
 class FileOptimizer:
-    """One optimizer in a file: state by the file's own key (an FQN, or an integer as text)."""
+    """One optimizer in a file: state by the file's own key (an FQN, or an integer as text).
+
+    `listed` is true where every group says beside its numbers which names they stand for.
+    """
 
     state: dict[str, dict[str, Record]]
     groups: tuple[GroupRecord, ...]
+    listed: bool = False
 
     @property
     def integer_keys(self) -> bool:
@@ -40,7 +44,8 @@ class FileRecord:
     Attributes:
         model: the model's state by key, in the file's order.
         prefix: what stood before every key.
-        has_metadata: whether the model's state kept the module versions of ``state_dict()``.
+        versions: module versions by the module's name, as ``state_dict()`` notes them; empty where
+            the file did not keep them.
         dtensors: paths of the DTensors anywhere in the payload.
         storages: for each distinct storage the path of its first tensor, its size in bytes, and
             the bytes that all tensors over it need.
@@ -49,7 +54,7 @@ class FileRecord:
 
     model: dict[str, Record]
     prefix: str
-    has_metadata: bool
+    versions: dict[str, int]
         wrapped: paths of keys and texts anywhere in the payload that are names of the model's with
             a wrapper's part in them.
         paths: the path of every leaf of the payload.
@@ -69,7 +74,7 @@ def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecor
     return FileRecord(
         model=_records(view.model, store),
         prefix=view.prefix,
-        has_metadata=hasattr(view.model, "_metadata"),
+        versions=module_versions(view.model, view.prefix),
         optimizers=tuple(_optimizer(node, store) for node in view.optimizers),
         ema=None if view.ema is None else _records(view.ema, store),
         counters=dict(view.counters),
@@ -77,6 +82,16 @@ def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecor
         storages=_storages(leaves),
         bytes_on_disk=_size(path),
     )
+
+
+def module_versions(state: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
+    """Versions of modules by name, out of what ``state_dict()`` has given or a file has kept."""
+    noted = getattr(state, "_metadata", None) or {}
+    return {
+        name.removeprefix(prefix): entry["version"]
+        for name, entry in noted.items()
+        if isinstance(entry, Mapping) and isinstance(entry.get("version"), int)
+    }
 
 
 def _records(mapping: Mapping[str, Any], store: TensorStore) -> dict[str, Record]:

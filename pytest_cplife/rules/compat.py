@@ -6,43 +6,12 @@ from collections.abc import Iterator
 
 from pytest_cplife.rules.archives import archives, format_changes, still_loads
 from pytest_cplife.rules.case import Case
-from pytest_cplife.rules.model import Finding, Measurement, Violation
-from pytest_cplife.rules.parts import compare_parts
+from pytest_cplife.rules.edited import accepted, right_or_refused, touched
+from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
 _RUNS = ("saving", "legacy")
-
-
-def _right(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
-    """Compare what an accepted file gave with what was saved; `but` names what may differ."""
-    run = case["legacy"]
-    saved, loaded = case["saving"].at("before save"), run.at(f"{edit}: after")
-    parts = ("weights", "optimizer state", "averages", "counters")
-    moment = f"after {edit}"
-    yield from compare_parts(case, run, saved, loaded, *parts, moment=moment, without=(but,))
-
-
-def _right_or_refused(case: Case, edit: str) -> Iterator[Finding]:
-    outcomes = case["legacy"].fact(edit)
-    yield Measurement(
-        f"ranks that refused a file with {edit}", float(sum(map(bool, outcomes))), 0.0
-    )
-    if any(outcomes) and not all(outcomes):
-        refused = tuple(rank for rank, outcome in enumerate(outcomes) if outcome)
-        yield Violation(edit, "accepted or refused by all", "by some", edit, ranks=refused)
-    elif not any(outcomes):
-        yield from _right(case, edit)
-
-
-def _accepted(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
-    case["resumed"].at("after load")  # What refuses its own file as it is says nothing here.
-    refused = [(rank, text) for rank, text in enumerate(case["legacy"].fact(edit)) if text]
-    if refused:
-        ranks = tuple(rank for rank, _ in refused)
-        yield Violation(edit, "loads", refused[0][1], f"a file with {edit}", ranks=ranks)
-    else:
-        yield from _right(case, edit, but=but)
 
 
 @rule(
@@ -57,7 +26,7 @@ def _accepted(case: Case, edit: str, *, but: str = "") -> Iterator[Finding]:
 )
 def integer_keys(case: Case) -> Iterator[Finding]:
     yield from completes(case, "COMPAT-01", "legacy")
-    yield from _right_or_refused(case, "integer keys")
+    yield from right_or_refused(case, "legacy", "integer keys")
 
 
 @rule(
@@ -71,7 +40,7 @@ def integer_keys(case: Case) -> Iterator[Finding]:
     events=("optimizer state",),
 )
 def other_order(case: Case) -> Iterator[Finding]:
-    yield from _right_or_refused(case, "integer keys in another order")
+    yield from right_or_refused(case, "legacy", "integer keys in another order")
 
 
 @rule(
@@ -88,8 +57,8 @@ def average_backfilled(case: Case) -> Iterator[Finding]:
     run = case["legacy"]
     edit = "a missing average"
     run.fact(edit)
-    name = run.ranks[0].facts[f"edited {edit}"]
-    yield from _accepted(case, edit, but=name)
+    name = touched(run, edit)
+    yield from accepted(case, "legacy", edit, without=(name,))
     if not any(run.fact(edit)) and name not in run.at(f"{edit}: after").ema:
         yield Violation(name, "an average made anew", "none", f"after {edit}")
 
@@ -104,7 +73,7 @@ def average_backfilled(case: Case) -> Iterator[Finding]:
     runs=(*_RUNS, "resumed"),
 )
 def extra_entry(case: Case) -> Iterator[Finding]:
-    yield from _accepted(case, "an extra entry")
+    yield from accepted(case, "legacy", "an extra entry")
 
 
 @rule(
@@ -117,7 +86,7 @@ def extra_entry(case: Case) -> Iterator[Finding]:
     runs=_RUNS,
 )
 def dtensors(case: Case) -> Iterator[Finding]:
-    yield from _right_or_refused(case, "dtensors")
+    yield from right_or_refused(case, "legacy", "dtensors")
 
 
 @rule(

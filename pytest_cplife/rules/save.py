@@ -219,7 +219,7 @@ def unchanged(
         zeros = {
             name
             for name, records in after.optimizer_state.items()
-            if name not in known and all(_is_zero(run, record) for record in records)
+            if name not in known and all(is_zero(run, record) for record in records)
         }
     yield from compare_parts(case, run, before, after, without=zeros)
     yield from same_layout(before.parameters, after.parameters, moment=after.label)
@@ -236,7 +236,8 @@ def unchanged(
                 )
 
 
-def _is_zero(run: RunEvidence, record: Record) -> bool:
+def is_zero(run: RunEvidence, record: Record) -> bool:
+    """Whether a record of optimizer state is what an optimizer starts with."""
     if isinstance(record, ValueRecord):
         return record.text in ("0", "0.0", "None", "False")
     if record.digest is None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.checkpoint import CheckpointView, find_parts
+from pytest_cplife.adapter import LifecycleAdapter, TrainingRun
+from pytest_cplife.evidence.checkpoint import CheckpointView
 from pytest_cplife.scenarios.order import Stage
 
 
@@ -24,24 +24,41 @@ Edit = Callable[[CheckpointView, Stage, TrainingRun], str]
 """Changes the payload in place and returns the name of what it touched."""
 
 
-def offer_edits(stage: Stage, edits: dict[str, Edit]) -> None:
+def offer_edits(
+    stage: Stage,
+    edits: Mapping[str, Edit],
+    *,
+    stepped: Collection[str] = (),
+    apart: Collection[str] = (),
+) -> None:
     """Offer each edited copy of the order's source to a run of its own.
 
     Notes, under the edit's name, the exception of each rank ("" where the load was accepted),
     under ``edited <name>`` what was touched, and the state before and after.
+
+    Args:
+        stepped: edits whose run makes a step before the load, where it may load then: what the
+            load leaves alone is not a fresh start's then.
+        apart: edits whose file only ranks other than 0 are given; rank 0 gets the source.
     """
     source = stage.order.source
     assert source is not None
-    if source.is_dir():
-        stage.recorder.absent("the checkpoint is a directory, which is not edited", *edits)
+    why = _why_not(stage.adapter, source)
+    if why:
+        stage.recorder.absent(why, *edits)
         return
     for name, edit in edits.items():
         run = stage.start()
         path = stage.order.output.with_name(name.replace(" ", "-"))
+        if name in stepped and stage.adapter.live_load:
+            with stage.recorder.phase("step"):
+                stage.align(0)
+                run.train(1)
         with stage.recorder.phase("edit"):
             touched = _edit(stage, run, source, path, edit, name)
         if touched:
-            stage.barrier()
+            if name in apart and stage.rank.rank == 0:
+                path = source
             stage.recorder.moment(f"{name}: before", run)
             with stage.recorder.phase(f"offer a file with {name}"):
                 outcome = offer(lambda path=path, run=run: run.load(path), run)  # type: ignore[misc]
@@ -89,21 +106,50 @@ def heard() -> Iterator[list[str]]:
         logging.getLogger().removeHandler(listener)
 
 
+def _why_not(adapter: LifecycleAdapter, source: Path) -> str:
+    """Why no edited copy of `source` can be made, "" where it can."""
+    reads, writes = (
+        getattr(type(adapter), name) is not getattr(LifecycleAdapter, name)
+        for name in ("read_checkpoint", "write_checkpoint")
+    )
+    if reads and not writes:
+        return (
+            "the adapter reads files in a way of its own (read_checkpoint) and does not say how an"
+            " edited one is written (write_checkpoint)"
+        )
+    if source.is_dir() and not reads:
+        return "the checkpoint is a directory, which is not edited without read_checkpoint"
+    return ""
+
+
 def _edit(stage: Stage, run: TrainingRun, source: Path, path: Path, edit: Edit, name: str) -> str:
     # Every rank edits its own copy of the payload, which costs little and needs no agreement on
     # whether there is anything to edit; one writes it.
-    payload = torch.load(source, map_location="cpu", weights_only=False)
-    module = stage.adapter.build_serial_model()
+    view = stage.adapter.read_checkpoint(source)
     try:
         # The view shares the payload's own mappings, so that an edit of it is one of the file.
-        touched = edit(find_parts(payload, list(module.state_dict())), stage, run)
+        touched = edit(view, stage, run)
+        refusal = _write(stage, view, path)
     except NothingToEdit as reason:
-        stage.recorder.absent(str(reason), name, f"{name}: before", f"{name}: after")
+        touched, refusal = "", str(reason)
+    if refusal:
+        stage.recorder.absent(refusal, name, f"{name}: before", f"{name}: after")
         return ""
     stage.recorder.fact(f"edited {name}", touched)
-    if stage.rank.rank == 0:
-        torch.save(payload, path)
     return touched
+
+
+def _write(stage: Stage, view: CheckpointView, path: Path) -> str:
+    """Write the edited file on rank 0; on all ranks why it cannot be written, "" where it was."""
+    told = path.with_name(f"{path.name}.cannot")
+    if stage.rank.rank == 0:
+        try:
+            stage.adapter.write_checkpoint(view, path)
+        except Exception as error:
+            # Not every format can hold everything, DTensors for one.
+            told.write_text(f"such a file cannot be written ({type(error).__name__}: {error})")
+    stage.barrier()
+    return told.read_text() if told.exists() else ""
 
 
 def weights(view: CheckpointView) -> list[str]:

@@ -87,6 +87,7 @@ def serial(rank: Rank, order: Order) -> None:
         for time in ("first", "second"):
             module = stage.adapter.build_serial_model()
             stage.recorder.fact(f"{time} build", _module(stage, module))
+        stage.recorder.fact("versions", module_versions(module.state_dict()))
     try:
         run = stage.start()
     except NotImplementedError as reason:

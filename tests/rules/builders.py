@@ -194,7 +194,7 @@ def file_of(model: Mapping[str, Record], **changes: Any) -> FileRecord:
     record = FileRecord(
         model=dict(model),
         prefix="",
-        has_metadata=True,
+        versions={},
         optimizers=(),
         ema=None,
         counters={},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -22,6 +25,17 @@ def check_architecture(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) 
             f"not this architecture: missing {sorted(missing)}, unknown {sorted(unknown)},"
             f" of another size {sorted(resized)}"
         )
+
+
+def check_same_file(path: Path) -> None:
+    """Raise on every rank where one has read another content than rank 0. Collective."""
+    if not dist.is_initialized():
+        return
+    own = hashlib.sha256(path.read_bytes()).hexdigest()
+    every: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    if len(set(every)) > 1:
+        raise ValueError(f"the ranks have read different files under {path.name}")
 
 
 def check_named(optimizers: Sequence[Mapping[str, Any]]) -> None:

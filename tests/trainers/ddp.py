@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -12,7 +13,7 @@ from pytest_cplife import RankContext, TrainingRun
 from tests.trainers.data import Part
 from tests.trainers.loop import LoopAdapter, LoopRun, moving_lr
 from tests.trainers.model import TinyNet
-from tests.trainers.named_state import plain
+from tests.trainers.named_state import check_sizes, plain
 
 PREFIX = "module."
 
@@ -33,6 +34,11 @@ class DdpRun(LoopRun):
         sizes = [len(group["params"]) for o in self.optimizers for group in o.param_groups]
         if [len(group["params"]) for state in saved for group in state["param_groups"]] != sizes:
             raise ValueError(f"the file's optimizer has not groups of {sizes} parameters")
+        for optimizer, state in zip(self.optimizers, saved, strict=True):
+            live = [each for group in optimizer.param_groups for each in group["params"]]
+            keys = [key for group in state["param_groups"] for key in group["params"]]
+            for key, parameter in zip(keys, live, strict=True):
+                check_sizes(key, state["state"].get(key, {}), parameter)
 
     def export_optimizers(self) -> list[Any]:
         return [optimizer.state_dict() for optimizer in self.optimizers]
@@ -57,6 +63,11 @@ class Adapter(LoopAdapter):
     plain_parameters = ("",)
     run_class: type[DdpRun] = DdpRun
     serial_run = SerialRun
+
+    def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
+        # Given names, torch notes them in the groups beside the numbers that it saves.
+        named = list(model.named_parameters())
+        return [torch.optim.AdamW(named, lr=0.02, weight_decay=0.1, foreach=False)]
 
     def distribute(self, model: TinyNet) -> DistributedDataParallel:
         # Without this flag the first step of every process reduces gradients in buckets of

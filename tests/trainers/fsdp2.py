@@ -67,6 +67,18 @@ def data_part(mesh: DeviceMesh) -> Part:
     return part
 
 
+def contiguous(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested mappings in which every tensor lies in the order of its dimensions."""
+    return {
+        key: contiguous(value)
+        if isinstance(value, Mapping)
+        else value.contiguous()
+        if isinstance(value, Tensor)
+        else value
+        for key, value in tree.items()
+    }
+
+
 class Fsdp2Run(LoopRun):
     """A run whose state goes through torch's distributed state dicts."""
 
@@ -81,8 +93,9 @@ class Fsdp2Run(LoopRun):
         return get_model_state_dict(self.model, options=GATHER)
 
     def restore_model(self, saved: dict[str, Any]) -> None:
-        # torch rewrites the dict that it is given, so it gets one of its own.
-        set_model_state_dict(self.model, dict(saved), options=SCATTER)
+        # torch rewrites the dict that it is given, so it gets one of its own. It sends memory, not
+        # values: what is transposed on rank 0 would arrive scrambled.
+        set_model_state_dict(self.model, contiguous(saved), options=SCATTER)
 
     def export_optimizers(self) -> list[Any]:
         return [
@@ -96,7 +109,7 @@ class Fsdp2Run(LoopRun):
         check_named(saved)
         for optimizer, state in zip(self.optimizers, saved, strict=True):
             if state["state"]:
-                set_optimizer_state_dict(self.model, optimizer, dict(state), options=SCATTER)
+                set_optimizer_state_dict(self.model, optimizer, contiguous(state), options=SCATTER)
             else:
                 # A save before the first step: there is no state, so none may be left or made.
                 restore_optimizer(self.model, optimizer, state)

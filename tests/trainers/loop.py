@@ -161,7 +161,7 @@ class LoopRun(TrainingRun):
 
     def load(self, path: Path) -> None:
         payload = self.read_file(path)
-        check_same_file(path)
+        self.check_agreement(path)
         self.check_file(payload)
         self.restore_optimizers(payload["optimizers"])
         self.restore_model(payload["model"])
@@ -174,6 +174,10 @@ class LoopRun(TrainingRun):
     def read_file(self, path: Path) -> Any:
         check_records(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+
+    def check_agreement(self, path: Path) -> None:
+        """Refuse a path under which the ranks find different files."""
+        check_same_file(path)
 
     def check_file(self, payload: Mapping[str, Any]) -> None:
         """Refuse a file that does not fit, before anything is changed."""
