@@ -15,6 +15,7 @@ from pytest_cplife.fuzz.ranks import all_raised
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.crash_faults import full_disk
 from pytest_cplife.scenarios.order import Order, Stage, seed_streams, set_stage
+from pytest_cplife.scenarios.rounding import nudging
 
 FULL_AT = 1024
 """Bytes that fit into a file on a full disk: the head of a checkpoint, and hardly any tensor."""
@@ -31,6 +32,7 @@ class Life:
         slots: where each checkpoint is that is read, or is to be written, by its number.
         unit: optimizer steps that one step of ``train`` stands for: an epoch, where a trainer saves
             at the end of one only.
+        nudged: gradients are off by a rounding error.
     """
 
     order: Order
@@ -38,6 +40,7 @@ class Life:
     steps: tuple[Step, ...]
     slots: Mapping[int, Path]
     unit: int = 1
+    nudged: bool = False
 
 
 def label(number: int, step: Step) -> str:
@@ -55,9 +58,10 @@ def live(rank: Rank, life: Life) -> None:
         with stage.recorder.phase("load"):
             _load(run, life.order.source, life.sharded)
         stage.recorder.moment("load", run)
-    for number, step in enumerate(life.steps):
-        with stage.recorder.phase(step.operation):
-            _do(stage, run, life, step, label(number, step))
+    with nudging(run) if life.nudged else nullcontext():
+        for number, step in enumerate(life.steps):
+            with stage.recorder.phase(step.operation):
+                _do(stage, run, life, step, label(number, step))
     stage.close(run)
 
 

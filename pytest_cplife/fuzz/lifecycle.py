@@ -78,7 +78,9 @@ class Lifecycle:
         self.adapter: type[LifecycleAdapter] = load_adapter(stage.adapter)
         self.assembler = Assembler(TensorStore(stage.folder / "tensors"))
         self.lives = Lives(stage, self.adapter, self.assembler.store.root)
-        self.trajectories = Trajectories(self._uninterrupted, self.assembler, tuple(stage.meshes))
+        self.trajectories = Trajectories(
+            self._uninterrupted, self.assembler, tuple(stage.meshes), self.adapter.bitwise_resume
+        )
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -202,9 +204,9 @@ class Lifecycle:
             if self.assembler.digest(swapped) != self.assembler.digest(average):
                 yield Violation(name, "the average", "other bytes", "swap_ema: inside")
 
-    def _uninterrupted(self, spec: MeshSpec, steps: int) -> list[Moment]:
+    def _uninterrupted(self, spec: MeshSpec, steps: int, nudged: bool) -> list[Moment]:
         units = -(-steps // self.lives.unit)
-        lived = self.lives.alone(Chapter(spec, (Step("train", count=units),)))
+        lived = self.lives.alone(Chapter(spec, (Step("train", count=units),)), nudged=nudged)
         if lived.failure is not None:
             raise _Ended(lived.violation)
         moments, made = lived.moments, range(units * self.lives.unit)

@@ -126,11 +126,11 @@ class Lives:
         self._known.move_to_end(past)
         return self._known[past]
 
-    def alone(self, chapter: Chapter) -> Lived:
+    def alone(self, chapter: Chapter, *, nudged: bool = False) -> Lived:
         """What comes of a chapter without a past, lived now even if it was before."""
-        return self._live(chapter, {})
+        return self._live(chapter, {}, nudged)
 
-    def _live(self, chapter: Chapter, before: Mapping[int, Path]) -> Lived:
+    def _live(self, chapter: Chapter, before: Mapping[int, Path], nudged: bool = False) -> Lived:
         folder = self._stage.new_folder()
         written = [step.slot for step in chapter.steps if step.operation in SAVES]
         # Paths of their own: nothing is asked here of a save over an earlier one.
@@ -148,7 +148,7 @@ class Lives:
         order.prepare()
         order.store.mkdir(exist_ok=True)
         sharded = source is not None and source.sharded
-        life = Life(order, sharded, chapter.steps, slots, self.unit)
+        life = Life(order, sharded, chapter.steps, slots, self.unit, nudged)
         failure = None
         bare = self._adapter.initialises_process_group
         try:
