@@ -1,11 +1,12 @@
 """Run a selection of tests again and again, to find those that fail now and then.
 
-    python scripts/repeat.py --times 200 --lanes 2 -- tests/launchers -k "not sleeps"
+    python scripts/repeat.py --times 20 --each 10 --lanes 2 -- tests/launchers -k "not sleeps"
 
-Every run is a pytest of its own with what follows ``--``. The tally is kept up to date in
-``FOLDER/tally.json``, and the output of each run that did not pass stays in ``FOLDER``. Lanes run
-side by side, so that tests meet a busy machine as well. Temporary files go to a folder per run, and
-what a launcher has left in it counts as a failure. The exit status is 0 if all runs passed.
+Every run is a pytest of its own with what follows ``--``, in which each test runs `each` times.
+Lanes run side by side, so that tests meet a busy machine as well. Temporary files go to a folder
+per run, and what a launcher has left in it counts as a failure. The tally is kept up to date in
+``FOLDER/tally.json``, and the output of each run that did not pass stays in ``FOLDER``. The exit
+status is 0 if all runs passed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,22 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _NOT_PASSED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption("--each", type=int, default=1)
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    """In the pytest that is run, which has this file as a plugin: every test several times."""
+    times = metafunc.config.getoption("--each")
+    if times > 1:
+        metafunc.fixturenames.append("repetition")
+        metafunc.parametrize("repetition", range(times))
 
 
 @dataclass
@@ -87,7 +101,7 @@ def lane(tally: Tally, command: list[str], limit: float) -> None:
         # A session of its own: a run that is cut off takes what it has started with it.
         process = subprocess.Popen(
             [*command, f"--basetemp={temporary / 'pytest'}"],
-            env={**os.environ, "TMPDIR": str(temporary)},
+            env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parent)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -109,6 +123,7 @@ def lane(tally: Tally, command: list[str], limit: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--each", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that one run may take")
     parser.add_argument("--folder", type=Path, default=Path("repeated"))
@@ -116,7 +131,8 @@ def main() -> int:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     tally = Tally(options.folder.resolve(), options.times)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options.pytest]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "repeat"]
+    command += [f"--each={options.each}", *options.pytest]
     lanes = [
         threading.Thread(target=lane, args=(tally, command, options.limit))
         for _ in range(options.lanes)
