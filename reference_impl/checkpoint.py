@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .agreement import CheckpointError, agreed, gather, global_rank
 from .atomic import sync
 from .formats import FORMAT, FORMAT_VERSION, format_version
-from .plain import realign, to_plain
+from .plain import realign_tensor, to_plain
 
 
 def save_plain(payload: Mapping[str, Any], path: Path) -> None:
@@ -123,7 +123,7 @@ def stage_model(
             try:
                 if value.dtype != template.dtype:  # a silent cast loses bits for good
                     raise ValueError(f"dtype {value.dtype}, expected {template.dtype}")
-                value = realign(value, template)
+                value = realign_tensor(value, template, alias=True)  # only copied from
             except ValueError as error:
                 wrong.append(f"{key!r}: {error}")
         staged[key] = value

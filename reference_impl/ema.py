@@ -181,7 +181,7 @@ class Ema:
         for fqn, live in self.shadow.items():
             value = known.get(fqn, weights[fqn])
             try:
-                shadow[fqn] = realign_tensor(value.detach(), live).to(live.dtype)
+                shadow[fqn] = realign_tensor(value.detach(), live, alias=True).to(live.dtype)
             except ValueError as error:
                 raise ValueError(f"the average of {fqn!r}: {error}") from None
         return StagedEma(shadow, 0 if saved is None else int(saved["updates"]))

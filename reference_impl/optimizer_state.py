@@ -163,9 +163,10 @@ def _laid_out(entry: str, value: Any, fqn: str, parameter: Tensor, live: Any) ->
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
     if value.shape == parameter.shape and not (entry == "step" and value.ndim == 0):
-        aligned = realign_tensor(value, parameter)
-        # The file is mapped into memory; the optimizer writes into its state.
-        return aligned.clone()
+        aligned = realign_tensor(value, parameter, alias=True)
+        # What comes as a DTensor was read for this. A plain file is mapped into memory, and the
+        # optimizer writes into its state.
+        return aligned if isinstance(value, DTensor) else aligned.clone()
     if value.ndim and not (isinstance(live, Tensor) and live.shape == value.shape):
         raise ValueError(
             f"{entry!r} of {fqn!r} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}"

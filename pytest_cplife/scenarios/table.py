@@ -20,6 +20,7 @@ from pytest_cplife.scenarios import (
     scripts,
     sharded,
     tampering,
+    weighed,
 )
 from pytest_cplife.scenarios.rounding import nudged
 
@@ -76,6 +77,7 @@ RUNS = {
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
+        RunKind("weighed", weighed.weighed),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
         RunKind("golden", golden.golden, lane="resume"),

@@ -23,6 +23,7 @@ _MODULES = (
     "refusing",
     "distributed",
     "trusting",
+    "heavy",
     "layouts",
     "formats",
     "edited",

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from pytest_cplife import EmaSpec
 from tests.trainers import fsdp2
 from tests.trainers.loop import LoopRun
-from tests.trainers.named_state import place_like, plain
+from tests.trainers.named_state import gathered, place_like
 
 SPEC = EmaSpec(0.8, start_step=2, float_buffers="average", integer_buffers="copy")
 LATER = EmaSpec(
@@ -102,7 +102,7 @@ class AveragedRun(LoopRun):
         return {**super().export_extra(), "ema": {"shadow": self.export_shadow()} | self.progress()}
 
     def export_shadow(self) -> dict[str, Tensor]:
-        return {name: plain(value) for name, value in self.shadow.items()}
+        return gathered(self.shadow, keep=self.ctx.rank == 0)
 
     def progress(self) -> dict[str, int]:
         return {"updates": self.updates}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tests.trainers import fsdp2
 from tests.trainers.loop import LoopRun
 from tests.trainers.model import TinyNet, build_model
-from tests.trainers.named_state import export_optimizer
 
 
 class MasterAdam(torch.optim.Optimizer):
@@ -49,7 +48,7 @@ class Fsdp2Run(fsdp2.Fsdp2Run):
     """torch's setters cast optimizer state to the parameter's dtype, so names do it here."""
 
     def export_optimizers(self) -> list[Any]:
-        return [export_optimizer(self.model, optimizer) for optimizer in self.optimizers]
+        return LoopRun.export_optimizers(self)
 
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
         LoopRun.restore_optimizers(self, saved)

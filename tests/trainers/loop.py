@@ -19,7 +19,13 @@ from tests.trainers.agreement import on_rank_zero
 from tests.trainers.architecture import check_architecture, check_named, check_same_file
 from tests.trainers.data import Batch, Part, fixed_inputs, global_batch
 from tests.trainers.model import TinyNet, build_model
-from tests.trainers.named_state import check_optimizer, export_optimizer, plain, restore_optimizer
+from tests.trainers.named_state import (
+    check_optimizer,
+    export_optimizer,
+    gathered,
+    plain,
+    restore_optimizer,
+)
 from tests.trainers.streams import seed_streams
 
 STEPS_PER_EPOCH = 4
@@ -173,7 +179,8 @@ class LoopRun(TrainingRun):
 
     def read_file(self, path: Path) -> Any:
         check_records(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped: the ranks of a host share the file's pages, and hold what they take out of it.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
     def check_agreement(self, path: Path) -> None:
         """Refuse a path under which the ranks find different files."""
@@ -196,13 +203,14 @@ class LoopRun(TrainingRun):
             dist.barrier()
 
     def export_model(self) -> dict[str, Any]:
-        return {name: plain(value) for name, value in self.model.state_dict().items()}
+        return gathered(self.model.state_dict(), keep=self.ctx.rank == 0)
 
     def restore_model(self, saved: dict[str, Any]) -> None:
         self.model.load_state_dict(saved, strict=True)
 
     def export_optimizers(self) -> list[Any]:
-        return [export_optimizer(self.model, optimizer) for optimizer in self.optimizers]
+        keep = self.ctx.rank == 0
+        return [export_optimizer(self.model, optimizer, keep) for optimizer in self.optimizers]
 
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
         check_named(saved)

@@ -90,9 +90,6 @@ class Sharded(fsdp2.Fsdp2Run):
             wrong = sorted(k for k, v in rest["checksums"].items() if found.get(k) != v)
             raise ValueError(f"damaged or missing files: {wrong}")
 
-    def write(self, tensors: dict[str, Any], path: Path) -> None:
-        dcp.save(tensors, checkpoint_id=path)
-
     def read(self, tensors: dict[str, Any], path: Path) -> None:
         try:
             dcp.load(tensors, checkpoint_id=path)
