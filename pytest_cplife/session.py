@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
 from pytest_cplife.blame import blame, told_before
-from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
+from pytest_cplife.judging import apply, check_needs, declared_by
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.loading import check_adapter, load_adapter
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
-from pytest_cplife.rules.diagnosis import diagnose
-from pytest_cplife.rules.events import unseen
-from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.model import Outcome, Rule, Verdict
 from pytest_cplife.rules.noise import larger, measure_noise, measure_rounding
 from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
@@ -64,7 +60,7 @@ class Session:
                 self._declared = Declared(problems=problems)
             else:
                 cls = load_adapter(self.settings.adapter)
-                self._declared = _declared(cls)
+                self._declared = declared_by(cls)
                 self._meshes = self.settings.meshes or parse_meshes(cls.meshes)
         return self._declared
 
@@ -133,12 +129,12 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {teller}")
         try:
             offered = self._capabilities(case) if rule.needs else set()
-            _check_needs(rule, offered)
-            verdict = _apply(rule, mesh, case)
+            check_needs(rule, offered)
+            verdict = apply(rule, mesh, case)
             if verdict.violations and rule.budgeted:
                 noise = self._noise(rule, spec)
                 if noise.by_subject:
-                    verdict = _apply(rule, mesh, replace(case, noise=noise))
+                    verdict = apply(rule, mesh, replace(case, noise=noise))
             return verdict
         except NotCovered as reason:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))
@@ -151,12 +147,12 @@ class Session:
             return Verdict(rule.id, "", Outcome.NOT_RUN, "the profile of fuzzing is off")
         try:
             # All that these rules need is the adapter's: nothing has to run to be told.
-            _check_needs(rule, self.declared.capabilities)
+            check_needs(rule, self.declared.capabilities)
             fuzzer = self._open_fuzzer()
         except NotCovered as reason:
             return Verdict(rule.id, "", Outcome.NOT_COVERED, str(reason))
         case = Case(None, self.declared, {name: fuzzer.run(name) for name in rule.runs})
-        verdict = _apply(rule, "", case)
+        verdict = apply(rule, "", case)
         kept = [path for run in case.runs.values() for path in run.fact("replay")]
         return replace(verdict, replay=next(filter(None, kept), ""))
 
@@ -238,45 +234,3 @@ class Session:
         if case.runs and not told:
             raise Unanswered(next(iter(case.runs)), "capabilities")
         return offered
-
-
-def _declared(cls: type[LifecycleAdapter]) -> Declared:
-    objects = cls.payload_objects
-    return Declared(
-        placeholders=tuple(cls.placeholders),
-        plain_parameters=tuple(cls.plain_parameters),
-        rng_policy=cls.rng_policy,
-        save_points=cls.save_points,
-        payload_objects=objects if isinstance(objects, bool) else tuple(objects),
-        initialises_process_group=cls.initialises_process_group,
-        bitwise_resume=cls.bitwise_resume,
-        ema_spec=cls.ema_spec,
-        capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
-    )
-
-
-def _check_needs(rule: Rule, offered: Collection[str]) -> None:
-    lacking = [need for need in rule.needs if need not in offered]
-    if lacking:
-        raise NotCovered(f"capability {', '.join(lacking)} is not offered")
-
-
-def _apply(rule: Rule, mesh: str, case: Case) -> Verdict:
-    # Whether the rule has anything to be about comes first (it may raise NotCovered).
-    vacuous = unseen(case, rule.events)
-    findings: list[Finding] = []
-    try:
-        for finding in rule.check(case):
-            findings.append(finding)
-    except CannotAssemble as problem:
-        # Ranks that disagree on a tensor are a fault of the trainer, whichever rule meets it.
-        findings.append(Violation("tensors", "parts that make up one tensor", str(problem)))
-    violations = tuple(f for f in findings if isinstance(f, Violation))
-    measurements = tuple(f for f in findings if isinstance(f, Measurement))
-    if vacuous and not violations:
-        text = "the evidence shows no such thing, so that a pass would mean nothing"
-        violations = (Violation("vacuous", vacuous, text),)
-    if not violations:
-        return Verdict(rule.id, mesh, Outcome.PASSED, "", (), measurements)
-    likely = diagnose(rule, case, violations)
-    return Verdict(rule.id, mesh, Outcome.FAILED, likely, violations, measurements)

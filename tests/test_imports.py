@@ -15,7 +15,7 @@ LAYERS = (
     {"evidence", "launchers"},
     {"rules"},
     {"loading", "shape", "scenarios"},
-    {"blame", "session", "suite", "fuzz", "strategies", "adapters"},
+    {"blame", "judging", "session", "suite", "fuzz", "strategies", "adapters"},
     {"expected", "policy", "report"},
     {
         "options",
@@ -51,6 +51,7 @@ WITHOUT_PYTEST = {"mesh", "settings", "adapter", "evidence", "launchers", "rules
     "shape",
     "scenarios",
     "session",
+    "judging",
     "suite",
     "fuzz",
     "strategies",

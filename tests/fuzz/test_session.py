@@ -1,0 +1,90 @@
+"""The FUZZ rules in a session: asked for by profile, judged once, over the meshes that there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cplife.fuzz.profiles import GATE, QUICK, profile_of
+from pytest_cplife.fuzz.replay import read_replay
+from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules.model import Outcome
+from pytest_cplife.rules.registry import get_rule, rules_of
+from pytest_cplife.session import Session
+from pytest_cplife.settings import PROFILES, Settings
+from tests.faults.bench import bench
+
+FAULT = "tests.faults.geometry:OneElement"
+TWO = MeshSpec.parse("dp=2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def live_ranks() -> Iterator[None]:
+    with bench():
+        yield
+
+
+def test_profile_that_is_off_runs_nothing_and_says_so(tmp_path: Path) -> None:
+    with Session(Settings(FAULT, tmp_path, profile="off")) as session:
+        verdicts = [session.judge(rule, None) for rule in rules_of("FUZZ")]
+    assert {(v.outcome, v.reason) for v in verdicts} == {
+        (Outcome.NOT_RUN, "the profile of fuzzing is off")
+    }
+
+
+def test_verdict_is_the_same_on_every_mesh_and_made_once(tmp_path: Path) -> None:
+    with Session(Settings(FAULT, tmp_path, meshes=(TWO,))) as session:
+        first = session.judge(get_rule("FUZZ-01"), TWO)
+        started = time.perf_counter()
+        second = session.judge(get_rule("FUZZ-01"), None)
+        assert time.perf_counter() - started < first.seconds / 2
+    assert (first.mesh, first.outcome) == ("", Outcome.FAILED)
+    assert first.violations == second.violations and first.replay == second.replay
+
+
+def test_example_that_failed_outlives_the_session(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    for work in ("one", "two"):
+        settings = Settings(FAULT, tmp_path / work, meshes=(TWO,), kept=kept)
+        with Session(settings) as session:
+            verdict = session.judge(get_rule("FUZZ-01"), None)
+        replay = read_replay(Path(verdict.replay))
+        assert (replay.suite, replay.adapter, replay.meshes) == ("round trip", FAULT, ("dp=2",))
+    # What is found again has no second file.
+    assert [str(path) for path in kept.iterdir()] == [verdict.replay]
+
+
+def test_meshes_that_are_too_large_are_left_out(tmp_path: Path) -> None:
+    four = MeshSpec.parse("dp=4")
+    settings = Settings(FAULT, tmp_path / "some", meshes=(TWO, four), max_world_size=2)
+    with Session(settings) as session:
+        assert read_replay(Path(session.judge(get_rule("FUZZ-01"), None).replay)).meshes == (
+            "dp=2",
+        )
+    settings = Settings(FAULT, tmp_path / "none", meshes=(four,), max_world_size=2)
+    with Session(settings) as session:
+        verdict = session.judge(get_rule("FUZZ-01"), None)
+    assert verdict.outcome is Outcome.NOT_COVERED
+    assert verdict.reason == "every mesh needs more than 2 ranks"
+
+
+def test_capability_that_is_absent_is_told_without_a_run(tmp_path: Path) -> None:
+    with Session(Settings("tests.trainers.fsdp2:Adapter", tmp_path)) as session:
+        verdict = session.judge(get_rule("FUZZ-01"), None)
+    assert verdict.outcome is Outcome.NOT_COVERED
+    assert verdict.reason == "capability to_plain, realign is not offered"
+    assert not (tmp_path / "fuzz").exists()
+
+
+def test_profiles_by_name(tmp_path: Path) -> None:
+    assert profile_of(Settings("m:A", tmp_path)) is QUICK
+    assert profile_of(Settings("m:A", tmp_path, profile="gate")) is GATE
+    explore = Settings("m:A", tmp_path, profile="explore", fuzz_seconds=5.0, kept=tmp_path / "kept")
+    made = profile_of(explore)
+    assert (made.seconds, made.database) == (5.0, tmp_path / "kept" / "examples")
+    with pytest.raises(ValueError, match="'deep'; accepted are quick, gate, explore, off"):
+        profile_of(Settings("m:A", tmp_path, profile="deep"))
+    assert {"quick", "gate", "explore"} < set(PROFILES)
