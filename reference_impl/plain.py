@@ -148,7 +148,11 @@ def realign_tensor(tensor: Tensor, template: Tensor, *, alias: bool = False) -> 
             and tensor.device_mesh == template.device_mesh
             and tensor.placements == template.placements
         ):
-            return tensor.detach() if alias else _strided_like(tensor.detach().clone(), template)
+            if alias:
+                return tensor.detach()
+            copied = tensor.detach().clone()
+            assert isinstance(copied, DTensor)
+            return _strided_like(copied, template)
         if isinstance(template, DTensor) and tensor.device_mesh == template.device_mesh:
             moved = tensor.redistribute(placements=template.placements).detach()
             return _strided_like(moved, template)
