@@ -157,6 +157,7 @@ OWNERS: dict[tuple[str, str], str] = {
 CRASH_OFFSETS = {"": 0, " sharded": 12}
 """By the ending of a run's name: the number after which its CRASH rules begin."""
 
+    ("fresh", "read in a new interpreter"): "SERIAL-08",
 _INTERRUPTED = {
     ("overwriting", "start"): 8,
     ("overwriting", "train"): 8,

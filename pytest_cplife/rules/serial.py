@@ -157,3 +157,30 @@ def serial_steps(case: Case) -> Iterator[Finding]:
 )
 def serial_prediction(case: Case) -> Iterator[Finding]:
     yield from same_predictions(case["onward"], case["through serial"], origin=str(case.spec))
+
+
+@rule(
+    "SERIAL-08",
+    "a stranger reads the file",
+    statement="torch.load() reads the plain checkpoint in a new interpreter where neither the"
+    " adapter's package nor this one can be imported; it starts no process group and loads nothing"
+    " more of torch.distributed than import torch does. It is judged on one mesh's file.",
+    why="A file outlives the code that wrote it: after a rename it is read by torch alone or not.",
+    cause="A configuration or a callback's state pickled as the object that it is, or a DTensor;"
+    " what is there by design is declared as payload_objects.",
+    level="should",
+    runs=("saving", "fresh"),
+)
+def stranger_reads(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "SERIAL-08", "fresh")
+    told = case["fresh"].fact("told")[0]
+    if case.declared.payload_objects is True and (told["refusal"] or told["distributed"]):
+        raise NotCovered(
+            "the adapter declares that checkpoints hold any object (payload_objects = True)"
+        )
+    if told["refusal"]:
+        yield Violation("checkpoint", "read by torch alone", told["refusal"], "fresh")
+    for name in told["distributed"]:
+        yield Violation(name, "not loaded", "loaded to read the file", "fresh")
+    if told["process group"]:
+        yield Violation("process group", "none", "one was started by reading", "fresh")

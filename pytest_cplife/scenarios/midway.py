@@ -17,7 +17,7 @@ _WANTED = ("before save", "after save", "gradients before", "gradients after", "
 
 
 def midway(rank: Rank, order: Order) -> None:
-    """Train to the save point; save when the next gradients are there, then let the step be made."""
+    """Train to the save point; save when the next gradients are there, then make the step."""
     stage = set_stage(rank, order)
     run = stage.start()
     train_to_save_point(stage, run)

@@ -12,6 +12,7 @@ from pytest_cplife.scenarios import (
     crossing,
     evaluation,
     golden,
+    fresh,
     legacy,
     marked,
     onward,
@@ -116,6 +117,9 @@ RUNS = {
         RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving"),
         RunKind("overwriting", crash.overwriting),
         RunKind("recovered", crash.recovering, lane="resume", after="overwriting"),
+        RunKind(
+            "fresh", fresh.fresh, world="serial", lane="reader", after="saving", per_session=True
+        ),
         RunKind("failing", crash.failing),
         RunKind(
             "retried", crash.recovering, lane="resume", after="failing", source_phase="save again"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from pytest_cplife.reference_impl import Adapter as Reference
 from pytest_cplife.reference_impl.trainer import Trainer
+from torch.distributed.tensor import Shard
 
 from tests.faults.planting import plant
 from tests.trainers import averaged, ddp, fsdp2
@@ -110,6 +112,32 @@ class CheckpointWrapperName(fsdp2.Fsdp2Run):
         saved = super().export_model()
         wrapped = "blocks.0._checkpoint_wrapped_module."
         return {name.replace("blocks.0.", wrapped): value for name, value in saved.items()}
+
+
+@dataclass
+class Settings:
+    """How the run was made."""
+
+    width: int
+
+
+@plant(fsdp2.Adapter, rule="SERIAL-08", subject="checkpoint", mesh="fsdp=2")
+class PicklesItsSettings(fsdp2.Fsdp2Run):
+    """The settings go to the file as the object that they are."""
+
+    def export_extra(self) -> dict[str, Any]:
+        return {**super().export_extra(), "settings": Settings(width=7)}
+
+    def read_file(self, path: Path) -> Any:
+        return torch.load(path, map_location="cpu", weights_only=False)
+
+
+@plant(fsdp2.Adapter, rule="SERIAL-08", subject="torch.distributed.tensor", mesh="fsdp=2")
+class KeepsAPlacement(fsdp2.Fsdp2Run):
+    """A placement of torch's is kept beside the tensors, to lay them out again."""
+
+    def export_extra(self) -> dict[str, Any]:
+        return {**super().export_extra(), "placement": Shard(0)}
 
 
 @plant(fsdp2.Adapter, rule="GO-15", subject="log[0]", mesh="fsdp=2", public=("B96",))
