@@ -195,6 +195,21 @@ class TrainingRun(ABC):
         """Capability. Restore what :meth:`save_sharded` wrote, from any topology."""
         raise NotImplementedError
 
+    def save_into(self, folder: Path) -> None:
+        """Capability. Save as the training loop does, into a folder of checkpoints. Collective.
+
+        Under a name of the trainer's own, beside those of earlier steps, and with all that goes
+        with it: a pointer to the newest, the removal of old ones.
+        """
+        raise NotImplementedError
+
+    def load_newest(self, folder: Path) -> bool:
+        """Capability. Restore the newest whole checkpoint that `save_into` left. Collective.
+
+        False, and nothing is changed, where there is none. It may be lazy until :meth:`ready`.
+        """
+        raise NotImplementedError
+
     def ema_weights(self) -> AbstractContextManager[None]:
         """Capability. Inside the block the model holds the averaged weights."""
         raise NotImplementedError
@@ -344,6 +359,8 @@ ADAPTER_CAPABILITIES = (
 RUN_CAPABILITIES = (
     "save_sharded",
     "load_sharded",
+    "save_into",
+    "load_newest",
     "ema_weights",
     "update_ema",
     "predict",

@@ -54,6 +54,12 @@ class Run(TrainingRun):
     def load_sharded(self, path: Path) -> None:
         self.trainer.load_sharded(path)
 
+    def save_into(self, folder: Path) -> None:
+        self.trainer.save_into(folder)
+
+    def load_newest(self, folder: Path) -> bool:
+        return self.trainer.load_newest(folder)
+
     def ema_weights(self) -> AbstractContextManager[None]:
         return self.trainer.ema.weights()
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import agreed, gather
+from .agreement import agreed, gather, global_rank
+from .atomic import latest, point_to, retain
 from .checkpoint import (
     LoadReport,
     check_hyper_parameters,
@@ -79,6 +80,28 @@ def save_sharded(run: Trainer, path: Path) -> None:
     """Write the distributed checkpoint."""
     with run.ema.training_weights():
         DCP.save(sharded_state(run), path)
+
+
+def save_into(run: Trainer, folder: Path, keep: int = 2) -> None:
+    """Write the distributed checkpoint of this step, then the pointer, then remove old ones."""
+    path = folder / f"step-{run.global_step:08}"
+    save_sharded(run, path)
+    with agreed(f"cannot tidy {folder}"):
+        if global_rank() == 0:
+            point_to(folder, path.name)
+            retain(folder, keep)
+
+
+def load_newest(run: Trainer, folder: Path) -> bool:
+    """Resume from the newest whole checkpoint of `folder`; False where there is none."""
+    found: Path | None = None
+    with agreed(f"cannot look into {folder}"):
+        if global_rank() == 0:
+            found = latest(folder)
+    found = gather(found)[0]
+    if found is not None:
+        load_sharded(run, found)
+    return found is not None
 
 
 def load(run: Trainer, path: Path) -> None:

@@ -160,6 +160,14 @@ class Trainer:
         """Resume from the distributed checkpoint `path`, of any topology. Collective."""
         resume.load_sharded(self, path)
 
+    def save_into(self, folder: Path) -> None:
+        """Write a distributed checkpoint of this step into `folder`. Collective."""
+        resume.save_into(self, folder)
+
+    def load_newest(self, folder: Path) -> bool:
+        """Resume from the newest whole checkpoint of `folder`, if there is one. Collective."""
+        return resume.load_newest(self, folder)
+
     def load_pretrained(self, path: Path) -> LoadReport:
         """Take over the weights of `path` that this model has, if it is the same architecture."""
         return resume.load_pretrained(self, path)

@@ -141,3 +141,9 @@ def largest_file(path: Path) -> int:
     """Bytes of the largest file at or below `path`, 0 where there is none."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return max((each.stat().st_size for each in files), default=0)
+
+
+def tree_size(path: Path) -> int:
+    """Bytes of all files at and below `path`."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return sum(each.lstat().st_size for each in files)

@@ -245,15 +245,16 @@ def _survives(
 
 def recovering(rank: Rank, order: Order) -> None:
     """In fresh processes: put back what was on the disk at an instant, and load it."""
-    _recover(rank, order, PLAIN)
+    recover(rank, order, PLAIN)
 
 
 def recovering_sharded(rank: Rank, order: Order) -> None:
     """The same with sharded checkpoints."""
-    _recover(rank, order, SHARDED)
+    recover(rank, order, SHARDED)
 
 
-def _recover(rank: Rank, order: Order, kind: Kind) -> None:
+def recover(rank: Rank, order: Order, kind: Kind) -> None:
+    """Load each state of the order's source in a run of its own, the undisturbed one first."""
     stage = set_stage(rank, order)
     path = order.source
     assert path is not None

@@ -70,7 +70,7 @@ class Renames:
         self._counting = threading.Lock()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "os.rename" or not below(arguments[1], self.folder):
+        if event != "os.rename" or not below(arguments[1], arguments[3], self.folder):
             return
         with self._counting:
             self.count += 1
@@ -80,11 +80,17 @@ class Renames:
             raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} (made by the suite)", name)
 
 
-def below(path: Any, folder: Path) -> bool:
-    """Whether a path, as an audit event gives it, lies below the resolved `folder`."""
+def below(path: Any, opened: int, folder: Path) -> bool:
+    """Whether a path, as an audit event gives it, lies below the resolved `folder`.
+
+    Args:
+        opened: the open folder that the path is relative to, -1 for the working directory.
+    """
     if not isinstance(path, (str, bytes, os.PathLike)):
         return False
-    return folder in (Path.cwd() / os.fsdecode(path)).parent.resolve().joinpath("x").parents
+    base = Path.cwd() if opened == -1 else Path(f"/proc/self/fd/{opened}")
+    place = (base / os.fsdecode(path)).parent.resolve()
+    return folder == place or folder in place.parents
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pytest_cplife.scenarios import (
     crash,
+    crash_newest,
     crash_spoiled,
     crossing,
     evaluation,
@@ -115,6 +116,10 @@ RUNS = {
         ),
         RunKind("onward", onward.onward, lane="resume", after="saving"),
         RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving"),
+        RunKind("advancing", crash_newest.advancing),
+        RunKind(
+            "found", crash_newest.finding, lane="resume", after="advancing", source_phase="save into"
+        ),
         RunKind("overwriting", crash.overwriting),
         RunKind("recovered", crash.recovering, lane="resume", after="overwriting"),
         RunKind(

@@ -84,6 +84,9 @@ class Parts(fsdp2.Fsdp2Run):
             with (path / f"{name}.pt").open("wb") as file:
                 torch.save(part, file)
 
+    def check_agreement(self, path: Path) -> None:
+        pass
+
     def read_file(self, path: Path) -> Any:
         payload = torch.load(path / "model.pt", weights_only=True)
         # As at the beginning of a run.

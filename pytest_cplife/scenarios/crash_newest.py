@@ -1,0 +1,105 @@
+"""A folder of checkpoints: filled save after save, and what a restart takes from it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from pytest_cplife.adapter import TrainingRun
+from pytest_cplife.evidence.folders import FolderState, tree_digest, tree_size
+from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.crash import recover
+from pytest_cplife.scenarios.crash_faults import below, listening
+from pytest_cplife.scenarios.crash_kinds import Kind, attempt, book_of, meeting, train
+from pytest_cplife.scenarios.crash_states import Watch, choose
+from pytest_cplife.scenarios.order import Order, set_stage
+
+_GENERATIONS = 4
+_STATES = 8
+
+
+def _load_newest(run: TrainingRun, folder: Path) -> None:
+    if not run.load_newest(folder):
+        raise FileNotFoundError("load_newest() finds no checkpoint")
+
+
+NEWEST = Kind(("save_into", "load_newest"), lambda run, folder: run.save_into(folder), _load_newest)
+"""What lies at the path of this kind is the folder."""
+
+
+def advancing(rank: Rank, order: Order) -> None:
+    """Save into a folder after every step, and once where nothing can be removed."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    if not NEWEST.is_offered(stage, run):
+        return
+    folder, book = order.output, book_of(order.output)
+    added: list[str] = []
+    with meeting() as all_ranks:
+        if rank.rank == 0:
+            folder.mkdir()
+        all_ranks.wait()
+        seen: list[FolderState] = []
+        for number in range(1, _GENERATIONS + 1):
+            name = f"generation {number}"
+            train(stage, run)
+            stage.recorder.moment(name, run)
+            before = _entries(folder)
+            watch = Watch(book, folder, name, rank.rank, fresh=number == 1)
+            with stage.recorder.phase("save into"), listening(watch, rank.own_process):
+                NEWEST.save(run, folder)
+            all_ranks.wait()
+            seen += watch.seen
+            added.append(_main_entry(folder, before))
+        together = [state for part in all_ranks.gather(seen) for state in part if not state.fresh]
+        left = _entries(folder)
+        last = FolderState(f"generation {_GENERATIONS}", "", tree_digest(folder), False)
+        if rank.rank == 0:
+            last = _kept(last, book.keep(folder.parent))
+        train(stage, run)
+        name = f"generation {_GENERATIONS + 1}"
+        stage.recorder.moment(name, run)
+        with stage.recorder.phase("save where nothing can be removed"):
+            with listening(Stuck(folder), rank.own_process):
+                outcome = attempt(lambda: NEWEST.save(run, folder))
+            all_ranks.wait()
+        stage.recorder.fact("stuck", outcome)
+        if rank.rank == 0:
+            full = FolderState(name, book.keep(folder.parent), tree_digest(folder), False)
+            book.write([last, full, *choose(together, _STATES)])
+            stage.recorder.fact("added", added)
+            stage.recorder.fact("left", sorted(left))
+    stage.close(run)
+
+
+def finding(rank: Rank, order: Order) -> None:
+    """In fresh processes: load the newest of what was in the folder at an instant."""
+    recover(rank, order, NEWEST)
+
+
+def _kept(state: FolderState, tree: str) -> FolderState:
+    return FolderState(state.name, tree, state.checkpoint, state.fresh)
+
+
+def _entries(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def _main_entry(folder: Path, before: set[str]) -> str:
+    """The largest entry that a save has added, which is the checkpoint; "" where it added none."""
+    new = _entries(folder) - before
+    return max(sorted(new), key=lambda name: tree_size(folder / name), default="")
+
+
+class Stuck:
+    """A listener that lets nothing below `folder` be removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("os.remove", "os.rmdir") and below(*arguments[:2], self._folder):
+            name = os.fsdecode(arguments[0])
+            raise OSError(errno.EACCES, f"{os.strerror(errno.EACCES)} (made by the suite)", name)
