@@ -23,7 +23,6 @@ from pytest_cplife.launchers import make_launcher
 from pytest_cplife.loading import load_adapter
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 
-LAYOUTS = ("contiguous", "offset", "stepped", "expanded")
 DTYPES = ("float32", "bfloat16", "float64", "int64", "bool", "complex64")
 
 Make = Callable[[FuzzStage], Suite[Any]]
@@ -36,7 +35,7 @@ def cases(declared: tuple[MeshSpec, ...]) -> Iterator[tuple[str, tuple[MeshSpec,
         yield (
             f"round trip, {spec.world_size} ranks",
             (spec,),
-            lambda s: RoundTripSuite(s, DTYPES, LAYOUTS),
+            lambda s: RoundTripSuite(s, DTYPES),
         )
     yield "mesh pair", declared, MeshPairSuite
     yield "lifecycle", declared, LifecycleSuite

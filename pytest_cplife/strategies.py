@@ -5,7 +5,7 @@ So the strategies draw *descriptions*: immutable values that can be printed, com
 JSON and sent to a rank, where :func:`~pytest_cplife.fuzz.build.build` makes them real without
 communication::
 
-    from hypothesis import given
+    from hypothesis import given, strategies as st
     from pytest_cplife.fuzz.build import build
     from pytest_cplife.strategies import dtensor_trees, mesh_specs
 

@@ -7,10 +7,8 @@ in CI; so every setting is named here, and settings are applied to each search, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, settings
-from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 from pytest_cplife.settings import PROFILES, Settings
 
@@ -23,10 +21,9 @@ class Profile:
         name: what ``--cplife-profile`` calls it.
         examples: cheap examples per search; suites with dearer ones divide it (`Suite.cost`).
         shrinks: examples that may be spent on making a failure smaller, divided likewise.
-        derandomize: the same examples every time; then there is no database.
+        derandomize: the same examples every time.
         seconds: no further example is drawn after that time. Where the examples are always the same
             there is one round of `examples`, else one after another until then.
-        database: where failing examples are kept for the next search.
     """
 
     name: str
@@ -34,21 +31,18 @@ class Profile:
     shrinks: int
     derandomize: bool
     seconds: float | None = None
-    database: Path | None = None
 
-    def settings(self, suite: str, cost: int) -> settings:
+    def settings(self, cost: int) -> settings:
         """The hypothesis settings of one round, with every field pinned."""
-        kept: ExampleDatabase | None = None
-        if self.database is not None and not self.derandomize:
-            kept = DirectoryBasedExampleDatabase(self.database / suite.replace(" ", "-"))
         return settings(
             backend="hypothesis",
             max_examples=max(5, self.examples // cost),
             derandomize=self.derandomize,
-            database=kept,
+            # Examples that failed are kept in replay files, which outlive hypothesis' versions.
+            database=None,
             deadline=None,
             # Dear examples are made smaller by `Suite.smaller` alone, which takes fewer steps.
-            phases=(Phase.reuse, Phase.generate, *([Phase.shrink] if cost == 1 else [])),
+            phases=(Phase.generate, *([Phase.shrink] if cost == 1 else [])),
             print_blob=False,
             report_multiple_bugs=False,
             stateful_step_count=20,
@@ -57,7 +51,8 @@ class Profile:
         )
 
     def shrinks_of(self, cost: int) -> int:
-        return self.shrinks if cost == 1 else max(self.shrinks // cost, 10)
+        """At least some: of what a smaller plan does most has been done for a larger one."""
+        return self.shrinks if cost == 1 else max(self.shrinks // cost, 25)
 
 
 QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True, seconds=4.0)
@@ -75,14 +70,13 @@ def profile_of(settings: Settings) -> Profile:
         ValueError: there is none of that name.
     """
     if settings.profile == "explore":
-        kept = settings.kept or settings.workdir
-        return explore(settings.fuzz_seconds, kept / "examples")
+        return explore(settings.fuzz_seconds)
     profiles = {profile.name: profile for profile in (QUICK, GATE)}
     if settings.profile not in profiles:
         raise ValueError(f"profile {settings.profile!r}; accepted are {', '.join(PROFILES)}")
     return profiles[settings.profile]
 
 
-def explore(seconds: float, database: Path | None = None) -> Profile:
-    """Other examples every time, for `seconds`; what failed is tried first the next time."""
-    return Profile("explore", 300, 2000, derandomize=False, seconds=seconds, database=database)
+def explore(seconds: float) -> Profile:
+    """Other examples every time, for `seconds`."""
+    return Profile("explore", 300, 2000, derandomize=False, seconds=seconds)

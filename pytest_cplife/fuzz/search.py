@@ -130,18 +130,27 @@ class _Trial(Generic[Example]):
         return self.end is not None and time.monotonic() >= self.end
 
 
-def search(suite: Suite[Example], profile: Profile) -> Search[Example]:
-    """Look for a failure of `suite` within the budget of `profile`."""
+def search(
+    suite: Suite[Example], profile: Profile, first: Iterable[Example] = ()
+) -> Search[Example]:
+    """Look for a failure of `suite` within the budget of `profile`.
+
+    Args:
+        first: examples to try before any is drawn.
+    """
     start = time.monotonic()
     outcome: Search[Example] = Search()
     end = None if profile.seconds is None else start + profile.seconds
     again = end is not None and not profile.derandomize
     trial = _Trial(suite, profile, end, outcome)
-    while True:
+    with suppress(_Failing):
+        for example in first:
+            trial(example)
+    while outcome.found is None:
         if not profile.derandomize:
             outcome.seed = random.SystemRandom().getrandbits(64)
         _round(trial, outcome.seed)
-        if outcome.found is not None or not again or trial.over:
+        if not again or trial.over:
             break
     _reduce(trial)
     outcome.seconds = time.monotonic() - start
@@ -167,7 +176,7 @@ def _round(trial: _Trial[Example], number: int | None) -> None:
     def one(example: Example) -> None:
         trial(example)
 
-    pinned = trial.profile.settings(trial.suite.name, trial.suite.cost)
+    pinned = trial.profile.settings(trial.suite.cost)
     test = pinned(given(trial.suite.examples())(one))
     with suppress(_Failing):
         (test if number is None else seed(number)(test))()

@@ -102,7 +102,9 @@ class Options:
 
     def replay_command(self, file: str) -> list[str]:
         """The arguments that try the example in `file` again; all else that it needs is in it."""
-        return [*self._words(), f"--cplife-replay={file}"]
+        path, here = Path(file), Path.cwd()
+        shown = path.relative_to(here) if path.is_relative_to(here) else path
+        return [*self._words(), f"--cplife-replay={shown}"]
 
     def _words(self) -> list[str]:
         """The beginning of every command: which trainer, and how its ranks come to be."""

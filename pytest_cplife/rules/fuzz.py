@@ -74,9 +74,9 @@ def mesh_pairs(case: Case) -> Iterator[Finding]:
 @rule(
     "FUZZ-04",
     "every lifecycle stays on course",
-    statement="Whatever order a run is trained, saved, loaded, restarted elsewhere, evaluated with"
-    " averaged weights and hit by a full disk in, after step s it is what an uninterrupted run is"
-    " after step s.",
+    statement="In whatever order a run is trained, saved, loaded, restarted elsewhere, evaluated"
+    " with averaged weights and stopped by a full disk, after step s it is what an uninterrupted"
+    " run is after step s.",
     why="Real lives have more than one save, loads that go back, and saves that fail.",
     cause="State that a save or a load leaves behind: caches of an earlier save, counters or"
     " schedules that only a fresh run restores, averages that are not swapped back, a failed save"

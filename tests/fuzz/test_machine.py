@@ -12,7 +12,7 @@ from pytest_cplife.fuzz.profiles import Profile
 from tests.fuzz.conftest import StageFactory
 
 FEW = settings(
-    Profile("few", examples=1, shrinks=1, derandomize=True).settings("machine", 2),
+    Profile("few", examples=1, shrinks=1, derandomize=True).settings(2),
     stateful_step_count=4,
 )
 

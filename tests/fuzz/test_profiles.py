@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -29,7 +28,7 @@ FIELDS = (
 SHOW = """
 from pytest_cplife.fuzz.profiles import GATE
 import hypothesis
-made = GATE.settings("any", 1)
+made = GATE.settings(1)
 print([(name, getattr(made, name)) for name in {fields}])
 print(hypothesis.settings.default.max_examples, hypothesis.settings.default.database)
 """
@@ -67,33 +66,27 @@ def test_every_setting_is_pinned() -> None:
         verbosity=hypothesis.Verbosity.debug,
         suppress_health_check=[],
     )
-    before = GATE.settings("any", 1)
+    before = GATE.settings(1)
     hypothesis.settings.register_profile("extreme", extreme)
     old = hypothesis.settings.get_current_profile_name()
     hypothesis.settings.load_profile("extreme")
     try:
-        inside = GATE.settings("any", 1)
+        inside = GATE.settings(1)
     finally:
         hypothesis.settings.load_profile(old)
     for name in FIELDS:
         assert getattr(inside, name) == getattr(before, name), name
 
 
-def test_one_bug_at_a_time_and_no_database_in_the_gate() -> None:
+def test_one_bug_at_a_time_and_no_database() -> None:
     for profile in (QUICK, GATE):
-        made = profile.settings("any", 1)
-        assert made.derandomize and made.database is None and not made.report_multiple_bugs
-
-
-def test_explore_keeps_a_database_per_suite(tmp_path: Path) -> None:
-    profile = explore(1.0, tmp_path)
-    one, other = (profile.settings(name, 1).database for name in ("mesh pair", "lifecycle"))
-    assert one is not None and other is not None
-    one.save(b"key", b"value")
-    assert list(one.fetch(b"key")) and not list(other.fetch(b"key"))
+        assert profile.derandomize
+    for profile in (QUICK, GATE, explore(1.0)):
+        made = profile.settings(1)
+        assert made.database is None and not made.report_multiple_bugs
 
 
 @pytest.mark.parametrize(("cost", "examples"), [(1, 300), (12, 25), (1000, 5)])
 def test_dearer_suites_get_fewer_examples(cost: int, examples: int) -> None:
     profile = Profile("any", examples=300, shrinks=1, derandomize=True)
-    assert profile.settings("any", cost).max_examples == examples
+    assert profile.settings(cost).max_examples == examples

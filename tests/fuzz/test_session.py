@@ -18,6 +18,7 @@ from pytest_cplife.settings import PROFILES, Settings
 from tests.faults.bench import bench
 
 FAULT = "tests.faults.geometry:OneElement"
+OTHER = "tests.faults.geometry:TallTensor"
 TWO = MeshSpec.parse("dp=2")
 
 
@@ -58,6 +59,18 @@ def test_example_that_failed_outlives_the_session(tmp_path: Path) -> None:
     assert [str(path) for path in kept.iterdir()] == [verdict.replay]
 
 
+def test_exploring_begins_with_what_failed_before(tmp_path: Path) -> None:
+    """Within so little time nothing else is tried; another adapter's examples are its own."""
+    place = {"kept": tmp_path / "kept", "meshes": (TWO,)}
+    with Session(Settings(FAULT, tmp_path / "one", **place)) as session:
+        assert session.judge(get_rule("FUZZ-01"), None).outcome is Outcome.FAILED
+    (tmp_path / "kept" / "round-trip-00000000.json").write_text("of another version")
+    hasty = {**place, "profile": "explore", "fuzz_seconds": 1e-6}
+    for adapter, outcome in ((FAULT, Outcome.FAILED), (OTHER, Outcome.PASSED)):
+        with Session(Settings(adapter, tmp_path / outcome.value, **hasty)) as session:
+            assert session.judge(get_rule("FUZZ-01"), None).outcome is outcome
+
+
 def test_meshes_that_are_too_large_are_left_out(tmp_path: Path) -> None:
     four = MeshSpec.parse("dp=4")
     settings = Settings(FAULT, tmp_path / "some", meshes=(TWO, four), max_world_size=2)
@@ -83,9 +96,8 @@ def test_capability_that_is_absent_is_told_without_a_run(tmp_path: Path) -> None
 def test_profiles_by_name(tmp_path: Path) -> None:
     assert profile_of(Settings("m:A", tmp_path)) is QUICK
     assert profile_of(Settings("m:A", tmp_path, profile="gate")) is GATE
-    explore = Settings("m:A", tmp_path, profile="explore", fuzz_seconds=5.0, kept=tmp_path / "kept")
-    made = profile_of(explore)
-    assert (made.seconds, made.database) == (5.0, tmp_path / "kept" / "examples")
+    made = profile_of(Settings("m:A", tmp_path, profile="explore", fuzz_seconds=5.0))
+    assert (made.seconds, made.derandomize) == (5.0, False)
     with pytest.raises(ValueError, match="'deep'; accepted are quick, gate, explore, off"):
         profile_of(Settings("m:A", tmp_path, profile="deep"))
     assert {"quick", "gate", "explore"} < set(PROFILES)
