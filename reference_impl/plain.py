@@ -154,8 +154,8 @@ def realign_tensor(tensor: Tensor, template: Tensor, *, alias: bool = False) -> 
             assert isinstance(copied, DTensor)
             return _strided_like(copied, template)
         if isinstance(template, DTensor) and tensor.device_mesh == template.device_mesh:
-            moved = tensor.redistribute(placements=template.placements).detach()
-            return _strided_like(moved, template)
+            moved = tensor.redistribute(placements=template.placements)
+            return _strided_like(moved, template).detach()
         tensor = tensor.full_tensor()
     tensor = tensor.detach()
     if not isinstance(template, DTensor):
