@@ -52,16 +52,15 @@ class StateBook:
         for _ in range(_TRIES):
             copy = self.root / f"new-{uuid.uuid4().hex}"
             try:
-                known = tree_digest(folder)
-                if (self.root / known).is_dir():
-                    return known
+                tree = tree_digest(folder)
+                if (self.root / tree).is_dir():
+                    return tree
                 shutil.copytree(folder, copy, symlinks=True)
-                # Equal before and after: at the time between, the folder was what the copy is.
-                if tree_digest(copy) == tree_digest(folder):
-                    digest = tree_digest(copy)
+                # The same before and after: so it was what the copy is in between.
+                if tree_digest(folder) == tree:
                     with contextlib.suppress(OSError):  # another rank has just kept the same
-                        copy.rename(self.root / digest)
-                    return digest
+                        copy.rename(self.root / tree)
+                    return tree
             except (OSError, shutil.Error):
                 continue
             finally:

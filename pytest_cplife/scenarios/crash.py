@@ -26,7 +26,7 @@ from pytest_cplife.scenarios.crash_states import Watch, choose
 from pytest_cplife.scenarios.editing import offer
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
-_STATES = 9
+_STATES = 6
 """How many states of one run are loaded; each costs a start and a load."""
 
 
@@ -144,6 +144,7 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
         check_saved(path)
         largest, renames = largest_file(path), all_ranks.gather(counter.count)
         older = book.keep(path.parent) if rank.rank == 0 else ""
+        intact = tree_digest(path) if rank.rank == 0 else ""
         train(stage, run)
         stage.recorder.moment("generation 2", run)
         states = []
@@ -161,9 +162,12 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
                     all_ranks.wait()
                 stage.recorder.fact(name, outcome)
                 if rank.rank == 0:
-                    tree = book.keep(place.parent)
-                    states.append(FolderState(name, tree, tree_digest(place), fresh))
-                    if not fresh:
+                    left = tree_digest(place)
+                    # What is known already need not be loaded.
+                    known = left == ("" if fresh else intact)
+                    tree = "" if known else book.keep(place.parent)
+                    states.append(FolderState(name, tree, left, fresh))
+                    if not known and not fresh:
                         book.put_back_one(older, place)
         stage.recorder.moment("after failed saves", run)
         train(stage, run)
@@ -172,13 +176,11 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
             kind.save(run, path)
             all_ranks.wait()
         if rank.rank == 0:
-            intact = tree_digest(book.root / older / path.name)
             last = FolderState("generation 3", book.keep(path.parent), tree_digest(path), False)
             stage.recorder.fact("names", names_in(path.parent))
             stage.recorder.fact("older checkpoint", intact)
             stage.recorder.fact("states", states)
-            unseen = {True: "", False: intact}  # what a failed save may leave without being loaded
-            book.write([last, *(s for s in states if s.checkpoint != unseen[s.fresh])])
+            book.write([last, *(state for state in states if state.tree)])
     stage.close(run)
 
 

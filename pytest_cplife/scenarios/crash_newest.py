@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from pytest_cplife.scenarios.crash_states import Watch, choose
 from pytest_cplife.scenarios.order import Order, set_stage
 
 _GENERATIONS = 4
-_STATES = 8
+_WATCHED = (2, _GENERATIONS)
+"""The first save beside another, and one in which an old checkpoint may be removed."""
+_STATES = 6
 
 
 def _load_newest(run: TrainingRun, folder: Path) -> None:
@@ -47,13 +50,14 @@ def advancing(rank: Rank, order: Order) -> None:
             train(stage, run)
             stage.recorder.moment(name, run)
             before = _entries(folder)
-            watch = Watch(book, folder, name, rank.rank, fresh=number == 1)
-            with stage.recorder.phase("save into"), listening(watch, rank.own_process):
+            watch = Watch(book, folder, name, rank.rank, fresh=False)
+            watching = listening(watch, rank.own_process) if number in _WATCHED else nullcontext()
+            with stage.recorder.phase("save into"), watching:
                 NEWEST.save(run, folder)
             all_ranks.wait()
             seen += watch.seen
             added.append(_main_entry(folder, before))
-        together = [state for part in all_ranks.gather(seen) for state in part if not state.fresh]
+        together = [state for part in all_ranks.gather(seen) for state in part]
         left = _entries(folder)
         last = FolderState(f"generation {_GENERATIONS}", "", tree_digest(folder), False)
         if rank.rank == 0:

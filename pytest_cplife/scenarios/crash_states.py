@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest, unnumbered
+from pytest_cplife.scenarios.crash_faults import below
 
 _OPERATIONS = {
     "open": "opening",
@@ -26,6 +27,7 @@ _OPERATIONS = {
     "os.symlink": "linking",
     "os.truncate": "truncating",
 }
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _DECISIVE = ("renaming", "removing", "linking")
 
 
@@ -36,34 +38,41 @@ class Watch:
         self.seen: list[FolderState] = []
         self._book = book
         self._path = path
+        self._folder = path.parent.resolve()
         self._name = f"{name}, rank {rank}"
         self._fresh = fresh
         self._last: tuple[object, ...] = ()
+        self._decisive = False
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _OPERATIONS:
+        if event not in _OPERATIONS or not _changes(event, arguments, self._folder):
             return
+        decisive = _OPERATIONS[event] in _DECISIVE
         # The trainer's own error handling must never see what goes wrong here.
         with contextlib.suppress(OSError, ValueError):
-            look = _signature(self._path.parent)
-            if look != self._last or _OPERATIONS[event] in _DECISIVE:
-                self._last = look
-                self.look(f"before {_OPERATIONS[event]} {_called(arguments[0])}", event)
+            look = _signature(self._folder)
+            if look != self._last or (decisive and not self._decisive):
+                self._last, self._decisive = look, decisive
+                self._look(f"before {_OPERATIONS[event]} {_called(arguments[0])}", decisive)
 
-    def look(self, when: str, event: str = "") -> None:
-        """Keep the folder as it is now."""
-        tree = self._book.keep(self._path.parent)
+    def _look(self, when: str, decisive: bool) -> None:
+        tree = self._book.keep(self._folder)
         if tree:
             copy = self._book.root / tree / self._path.name
+            name = f"{self._name} {when}"
             state = FolderState(
-                name=f"{self._name} {when}",
-                tree=tree,
-                checkpoint=tree_digest(copy),
-                fresh=self._fresh,
-                moment=time.monotonic(),
-                decisive=_OPERATIONS.get(event) in _DECISIVE,
+                name, tree, tree_digest(copy), self._fresh, time.monotonic(), decisive
             )
             self.seen.append(state)
+
+
+def _changes(event: str, arguments: tuple[Any, ...], folder: Path) -> bool:
+    """Whether it is an operation that may change something below `folder`."""
+    if event == "open":
+        return bool(arguments[2] & _WRITING) and below(arguments[0], -1, folder)
+    # Removals from an open folder, and by a path.
+    opened = arguments[1] if event in ("os.remove", "os.rmdir") else -1
+    return below(arguments[0], opened, folder)
 
 
 def _called(path: Any) -> str:

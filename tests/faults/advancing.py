@@ -73,7 +73,7 @@ class NewestByName(keeping.Keeping):
 @plant(
     keeping.Adapter,
     rule="CRASH-30",
-    subject="generation 4, rank 0 before renaming step-#.pt.unfinished",
+    subject="generation 2, rank 0 before renaming step-#.pt.unfinished",
     mesh="fsdp=2",
     public=("B133",),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class PublishesAlone(sharded.Sharded):
         self.barrier()
         self.write_tensors(unfinished)
         if self.ctx.rank == 0:
-            self.publish(unfinished, path)
+            self.publish(unfinished, path, self.sharded_rest())
         self.barrier()
 
 
@@ -151,8 +152,8 @@ class LockStays(sharded.Sharded):
         super().prepare(path, unfinished)
         path.with_name("lock").touch(exist_ok=False)
 
-    def publish(self, unfinished: Path, path: Path) -> None:
-        super().publish(unfinished, path)
+    def publish(self, unfinished: Path, path: Path, rest: Mapping[str, Any]) -> None:
+        super().publish(unfinished, path, rest)
         path.with_name("lock").unlink()
 
 
@@ -178,15 +179,15 @@ class NobodyCleans(sharded.Sharded):
         torch.distributed.broadcast_object_list(names, src=0)
         unfinished = path.with_name(f"{path.name}.{names[0]}")
         self.write_tensors(unfinished)
-        on_rank_zero(self.ctx, lambda: self.publish(unfinished, path))
+        on_rank_zero(self.ctx, lambda: self.publish(unfinished, path, self.sharded_rest()))
 
 
 @plant(sharded.Adapter, rule="CRASH-20", subject="embed.weight", mesh="fsdp=2")
 class IsThereAlready(sharded.Sharded):
     """A path that exists is taken as saved, and what was written beside it is removed."""
 
-    def publish(self, unfinished: Path, path: Path) -> None:
+    def publish(self, unfinished: Path, path: Path, rest: Mapping[str, Any]) -> None:
         if path.exists():
             shutil.rmtree(unfinished)
         else:
-            super().publish(unfinished, path)
+            super().publish(unfinished, path, rest)

@@ -6,6 +6,7 @@ HEALTHY = (
     "pytest_cplife.reference_impl:Adapter",
     "tests.trainers.fsdp2:Adapter",
     "tests.trainers.sharded:Adapter",
+    "tests.trainers.keeping:Adapter",
     "tests.trainers.ddp:Adapter",
     "tests.trainers.ddp:Rebucketing",
     "tests.trainers.sgd:Adapter",
