@@ -50,27 +50,27 @@ class FileRecord:
         storages: for each distinct storage the path of its first tensor, its size in bytes, and
             the bytes that all tensors over it need.
         bytes_on_disk: size of the file, or of all files of the directory.
+        wrapped: paths of keys and texts anywhere in the payload that are names of the model's with
+            a wrapper's part in them.
+        paths: the path of every leaf of the payload.
     """
 
     model: dict[str, Record]
     prefix: str
     versions: dict[str, int]
-        wrapped: paths of keys and texts anywhere in the payload that are names of the model's with
-            a wrapper's part in them.
-        paths: the path of every leaf of the payload.
     optimizers: tuple[FileOptimizer, ...]
     ema: dict[str, Record] | None
     counters: dict[str, int]
     dtensors: tuple[str, ...]
     storages: tuple[tuple[str, int, int], ...]
     bytes_on_disk: int
+    wrapped: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
 
 def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecord:
     """Record the view of the checkpoint at `path`."""
     leaves = list(walk(view.payload))
-    wrapped: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
     return FileRecord(
         model=_records(view.model, store),
         prefix=view.prefix,
@@ -81,6 +81,8 @@ def view_file(path: Path, view: CheckpointView, store: TensorStore) -> FileRecor
         dtensors=tuple(path for path, leaf in leaves if isinstance(leaf, DTensor)),
         storages=_storages(leaves),
         bytes_on_disk=_size(path),
+        wrapped=_wrapped(view, leaves),
+        paths=tuple(path for path, _ in leaves),
     )
 
 
@@ -96,8 +98,6 @@ def module_versions(state: Mapping[str, Any], prefix: str = "") -> dict[str, int
 
 def _records(mapping: Mapping[str, Any], store: TensorStore) -> dict[str, Record]:
     return {str(key): view_value(value, store) for key, value in mapping.items()}
-        wrapped=_wrapped(view, leaves),
-        paths=tuple(path for path, _ in leaves),
 
 
 def _optimizer(node: Mapping[str, Any], store: TensorStore) -> FileOptimizer:
