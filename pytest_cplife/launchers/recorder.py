@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from pytest_cplife.launchers import torch_private
 
 # Where ranks pass tensors of different sizes by design, sizes say nothing.
 _UNEVEN = re.compile(r"all_?to_?all|:gather|:scatter|sparse")
+# How long the recorder's cheap account is asked before the full one is.
+_MOMENT = 0.005
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +49,68 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._born = self._mark = _last_ids()
-        self._status = torch_private.recorder_status()
+        self._entered = _entered()
+        self._foreign = set(self._entered)
+        self._born = self._mark = self._last = _last_ids(torch_private.flight_records())
 
     def ops(self) -> tuple[Op, ...]:
         """The collectives of the rank's life, oldest first, as far back as the recorder reaches."""
-        return _ops(self._born)
+        return _ops(torch_private.flight_records(), self._born)
 
     def mark(self) -> None:
         """Note where the recorder stands now."""
-        status = torch_private.recorder_status()
-        if status != self._status:
-            self._status, self._mark = status, _last_ids()
+        entered = _entered()
+        if entered != self._entered:  # since it was read last, which is no cheap thing to do
+            self._entered, self._last = entered, _last_ids(torch_private.flight_records())
+        self._mark = self._last
 
-    def since_mark(self) -> tuple[Op, ...]:
-        """The collectives entered since the last `mark`."""
-        if torch_private.recorder_status() == self._status:
+    def since_mark(self, patience: float) -> tuple[Op, ...]:
+        """The collectives entered since the last `mark`.
+
+        Args:
+            patience: seconds to wait for those that are under way. Even one that was waited for is
+                recorded as completed only a moment later.
+        """
+        if _entered() == self._entered:
             return ()
-        return _ops(self._mark)
+        start, pause = time.monotonic(), 0.0002
+        while self._under_way() and time.monotonic() < start + min(patience, _MOMENT):
+            time.sleep(pause)
+        while True:
+            self._entered = _entered()
+            records = torch_private.flight_records()
+            self._last = _last_ids(records)
+            ops = _ops(records, self._mark)
+            if time.monotonic() > start + patience or not any(op.pending for op in ops):
+                return ops
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+    def _under_way(self) -> bool:
+        return any(
+            entered > completed
+            for group, (entered, completed) in torch_private.recorder_status().items()
+            if group not in self._foreign
+        )
 
 
-def _last_ids() -> dict[str, int]:
+def _entered() -> dict[tuple[str, str], int]:
+    return {group: entered for group, (entered, _) in torch_private.recorder_status().items()}
+
+
+def _last_ids(records: Records) -> dict[str, int]:
     """The number of the last entry, by recorder."""
-    return {
-        name: max((int(entry["record_id"]) for entry in entries), default=-1)
-        for name, entries in torch_private.flight_records().items()
-    }
+    return {name: max((e["record_id"] for e in own), default=-1) for name, own in records.items()}
 
 
-def _ops(after: Mapping[str, int]) -> tuple[Op, ...]:
+def _ops(records: Records, after: Mapping[str, int]) -> tuple[Op, ...]:
     """The collectives recorded later than `after`, without messages between two ranks, which are
     not the same on both sides by design."""
     return tuple(
         _op(entry)
-        for name, entries in torch_private.flight_records().items()
+        for name, entries in records.items()
         for entry in entries
-        if int(entry["record_id"]) > after[name] and not entry["is_p2p"]
+        if entry["record_id"] > after[name] and not entry["is_p2p"]
     )
 
 

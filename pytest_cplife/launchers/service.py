@@ -19,7 +19,7 @@ from pytest_cplife.launchers.base import Rank
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.hygiene import Hygiene
 from pytest_cplife.launchers.messages import Call, Failed, PoolSpec, Returned
-from pytest_cplife.launchers.recorder import Op, Recorder
+from pytest_cplife.launchers.recorder import Recorder
 from pytest_cplife.launchers.variables import set_environment
 from pytest_cplife.mesh import MeshSpec
 
@@ -100,7 +100,7 @@ class Service:
             return failed(
                 "unserialisable", error, message=f"the result, a {kind}, cannot be sent: {error}"
             )
-        ops = self._entered()
+        ops = self._recorder.since_mark(_SETTLE_SECONDS)
         if any(op.pending for op in ops):
             # Whether it can complete is seen when every rank is back.
             return Returned(payload, ("a collective was not waited for",), ops, spent=True)
@@ -108,15 +108,6 @@ class Service:
             note = "the world's process group had been destroyed"
             return Returned(payload, (note,), ops, spent=True)
         return Returned(payload, tuple(hygiene.restore(me.meshes)), ops, spent=False)
-
-    def _entered(self) -> tuple[Op, ...]:
-        """The collectives of the call, after those that nobody waited for had time to complete."""
-        end = time.monotonic() + _SETTLE_SECONDS
-        while True:
-            ops = self._recorder.since_mark()
-            if time.monotonic() > end or not any(op.pending for op in ops):
-                return ops
-            time.sleep(0.01)
 
 
 def failed(kind: Any, error: BaseException, message: str | None = None) -> Failed:
