@@ -73,12 +73,20 @@ class Recorder:
         """Take a snapshot under the name `name`."""
         self._write("snapshot", name, take_snapshot(name, self.rank, run, self.store))
 
-    def train(self, stretch: str, run: TrainingRun, steps: int) -> None:
-        """Train under observation; the samples and scalars of the last step are noted too."""
-        with tracing(run, self.store) as trace:
+    def train(self, stretch: str, run: TrainingRun, steps: int, *, values: bool = True) -> None:
+        """Train under observation; the samples and scalars of the last step are noted too.
+
+        Args:
+            values: keep the first step's gradients, not only their digests.
+        """
+        with tracing(run, self.store, values=values) as trace:
             losses = run.train(steps)
         self._write("steps", stretch, trace.steps)
         self._write("losses", stretch, losses)
+        self.samples(stretch, run)
+
+    def samples(self, stretch: str, run: TrainingRun) -> None:
+        """Note the samples and scalars of the last step, where the run tells them."""
         for name in ("sample_ids", "control_scalars"):
             try:
                 value = getattr(run, name)()

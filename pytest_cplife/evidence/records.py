@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,6 +103,25 @@ class ValueRecord:
 
 
 Record = TensorRecord | ValueRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRecord:
+    """One call of a dropout module on one rank.
+
+    `given` and `mask` are digests of its input and of which elements it dropped; `dropped` is how
+    many they are. `shape` is that of the rank's own part.
+    """
+
+    module: str
+    shape: tuple[int, ...]
+    given: str
+    mask: str
+    dropped: int
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Snapshot:
         schedulers: the flattened ``state_dict()`` of each scheduler.
         ema: the averaged weights, None where the run has none.
         rng: a digest per random stream (torch, numpy, python, cuda).
+        seed: what torch's stream on the CPU was last seeded with.
         counters: ``global_step`` and ``epoch``.
         extra: `named_extra_state`, None where the run does not offer it.
         training: whether the model is in training mode.
@@ -49,6 +50,7 @@ class Snapshot:
     schedulers: tuple[dict[str, Record], ...]
     ema: dict[str, TensorRecord] | None
     rng: dict[str, str]
+    seed: int
     counters: dict[str, int]
     extra: dict[str, Record] | None
     training: bool
@@ -80,6 +82,7 @@ def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) 
             if run.ema is None
             else {name: view_tensor(tensor, store) for name, tensor in run.ema.items()},
             rng=rng_digests(),
+            seed=torch.initial_seed(),
             counters={"global_step": int(run.global_step), "epoch": int(run.epoch)},
             extra=_extra(run, store),
             training=run.model.training,

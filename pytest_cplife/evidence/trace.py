@@ -42,8 +42,8 @@ class StepTrace:
 
 
 @contextmanager
-def tracing(run: TrainingRun, store: TensorStore) -> Iterator[StepTrace]:
-    """Record every optimizer step made inside the block."""
+def tracing(run: TrainingRun, store: TensorStore, *, values: bool = True) -> Iterator[StepTrace]:
+    """Record every optimizer step made inside the block; `values` as for `Recorder.train`."""
     trace = StepTrace()
     names = {id(tensor): name for name, tensor in reversed(list(run.named_parameters()))}
 
@@ -52,7 +52,7 @@ def tracing(run: TrainingRun, store: TensorStore) -> Iterator[StepTrace]:
             with torch.no_grad():
                 # Digests tell everything but a difference's size, which only the first step's
                 # gradients are asked for: the rest need not fill the disk.
-                keep = all(step.optimizer != position for step in trace.steps)
+                keep = values and all(step.optimizer != position for step in trace.steps)
                 trace.steps.append(_look(position, optimizer, names, run, store, keep))
 
         return before

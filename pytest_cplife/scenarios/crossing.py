@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cplife.adapter import TrainingRun
+from pytest_cplife.evidence.snapshot import rng_digests
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.onward import go_on, resume_twice
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
@@ -17,6 +18,13 @@ def crossed(rank: Rank, order: Order) -> None:
     load(stage, run)
     stage.predict("prediction", run)
     go_on(stage, run, "onward")
+    stage.close(run)
+    assert order.source is not None
+    run = stage.start()
+    with stage.recorder.phase("load again"):
+        run.load(order.source)
+        run.ready()
+    stage.recorder.fact("streams again", rng_digests())
     stage.close(run)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -46,15 +48,21 @@ def go_on(stage: Stage, run: TrainingRun, name: str) -> None:
     with stage.recorder.phase("go on"):
         for step in range(1, STEPS + 1):
             run.train(1)
+            stage.recorder.samples(f"{name} {step}", run)
             stage.recorder.moment(f"{name} {step}", run)
 
 
 def silence(run: TrainingRun) -> None:
     """Set every dropout's probability to 0."""
-    for module in run.model.modules():
-        # A probability named `p`, as torch's dropout modules and those made after them have it.
-        if "dropout" in type(module).__name__.lower() and hasattr(module, "p"):
-            setattr(module, "p", 0.0)  # noqa: B010  (a Module's attributes are typed as tensors)
+    for module, _ in dropout_rates(run):
+        module.p = 0.0
+
+
+def dropout_rates(run: TrainingRun) -> list[tuple[Any, float]]:
+    """Every dropout module, with its probability."""
+    # A probability named `p`, as torch's dropout modules and those made after them have it.
+    modules: list[Any] = [m for m in run.model.modules() if hasattr(m, "p")]
+    return [(m, m.p) for m in modules if "dropout" in type(m).__name__.lower()]
 
 
 @torch.no_grad()

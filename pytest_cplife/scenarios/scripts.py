@@ -16,7 +16,8 @@ from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.onward import silence
+from pytest_cplife.scenarios.noise import listening
+from pytest_cplife.scenarios.onward import dropout_rates, silence
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.placeholders import call_placeholders
 
@@ -99,10 +100,17 @@ def serial(rank: Rank, order: Order) -> None:
 
 
 def parity(rank: Rank, order: Order) -> None:
-    """One step without dropout, to be compared with the serial run's."""
+    """One step without dropout, to be compared with the serial run's, and one with its noise."""
     stage = set_stage(rank, order)
     run = stage.start()
+    rates = dropout_rates(run)
     _without_dropout(stage, run)
+    for module, rate in rates:
+        module.p = rate
+    with stage.recorder.phase("noisy step"), listening(run) as heard:
+        # From the streams that the trainer has given each rank, not from the suite's.
+        run.train(1)
+    stage.recorder.fact("noise", tuple(heard))
     stage.close(run)
 
 

@@ -24,6 +24,7 @@ from pytest_cplife.scenarios import (
     tampering,
     weighed,
 )
+from pytest_cplife.scenarios.epochs import epochs, epochs_resumed
 from pytest_cplife.scenarios.rounding import nudged
 
 
@@ -60,6 +61,8 @@ RUNS = {
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
         RunKind("nudged", nudged),
+        RunKind("epochs", epochs),
+        RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
         RunKind("parity", scripts.parity),
         RunKind("saving", scripts.saving),
         RunKind("early", scripts.early),

@@ -19,6 +19,8 @@ _MODULES = (
     "streaming",
     "going",
     "rounding",
+    "epochs",
+    "meeting",
     "average",
     "refusing",
     "distributed",

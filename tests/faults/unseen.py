@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tests.faults.planting import plant
 from tests.trainers import fsdp2
-from tests.trainers.streams import seed_streams
 
 
 @plant(fsdp2.Adapter, rule="", subject="model", mesh="fsdp=2", public=("B55",))
@@ -29,29 +28,6 @@ class FlatFile(fsdp2.Fsdp2Run):
             pairs = zip(floats.items(), parts, strict=True)
             saved |= {name: part.view_as(value) for (name, value), part in pairs}
         return saved
-
-
-@plant(fsdp2.Adapter, rule="", subject="torch random stream", mesh="fsdp=2", public=("B84",))
-class OneStreamUntilLoad(fsdp2.Fsdp2Run):
-    """All ranks draw the same noise until the first resume."""
-
-    def seed(self) -> None:
-        rank = self.ctx.rank if self.global_step else 0
-        seed_streams(self.ctx.seed, rank, self.epoch, self.global_step)
-
-
-@plant(fsdp2.Adapter, rule="", subject="sample ids", mesh="fsdp=2", public=("B87",))
-class ForgetsLaterEpochs(fsdp2.Fsdp2Run):
-    """A resume finds its place within the first epoch, and in later ones takes that for it."""
-
-    _offset = 0
-
-    def data_step(self) -> int:
-        return self.global_step - self._offset
-
-    def restore_counters(self, payload: Mapping[str, Any]) -> None:
-        super().restore_counters(payload)
-        self._offset = self.epoch * self.steps_per_epoch
 
 
 @plant(fsdp2.Adapter, rule="", subject="embed.weight[step]", mesh="fsdp=2", public=("B155",))

@@ -112,6 +112,7 @@ class Lab:
                 schedulers=tuple(dict(s) for s in schedulers),
                 ema=None if ema is None else dict(_of_rank(ema, rank)),
                 rng=dict(rng[rank]) if rng else {"torch": f"state {rank}"},
+                seed=rank,
                 counters={"global_step": step, "epoch": 0},
                 extra=None,
                 training=True,
