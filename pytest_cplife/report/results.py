@@ -95,8 +95,8 @@ class Results:
                 "a rule was judged that the plan does not hold"
             )
         judged = len(verdicts) - counts[Outcome.NOT_RUN]
-        broken = counts[Outcome.FAILED] + counts[Outcome.ADVICE]
-        if judged and not counts[Outcome.PASSED] + counts[Outcome.EXPECTED] + broken:
+        broken = sum(counts[o] for o in (Outcome.FAILED, Outcome.ADVICE, Outcome.EXPECTED))
+        if judged and not counts[Outcome.PASSED] + broken:
             problems.append("no rule passed and none failed, so the run says nothing")
         elif counts[Outcome.BLOCKED] and not broken:
             problems.append(f"{counts[Outcome.BLOCKED]} blocked, though nothing failed")

@@ -142,6 +142,8 @@ def test_blocked_without_a_failure_is_a_problem() -> None:
     assert "1 blocked, though nothing failed" in problems(Outcome.PASSED, Outcome.BLOCKED)
     assert not problems(Outcome.FAILED, Outcome.BLOCKED)
     assert not problems(Outcome.ADVICE, Outcome.BLOCKED)
+    # What an expected failure blocks cannot be had before it is mended, and is no news.
+    assert not problems(Outcome.EXPECTED, Outcome.BLOCKED)
 
 
 def test_certifying_takes_passed_and_not_covered_only() -> None:
