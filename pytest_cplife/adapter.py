@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_cplife.mesh import MeshSpec
 
@@ -121,6 +121,17 @@ class LegacyCheckpoint:
     digests: Mapping[str, str] | None = None
 
 
+class PendingSave(Protocol):
+    """A save that goes on in the background; a ``Future`` is one."""
+
+    def result(self) -> object:
+        """Return when the checkpoint is complete on the disk, on every rank. Collective.
+
+        Raises:
+            Exception: what has gone wrong, on every rank.
+        """
+
+
 class TrainingRun(ABC):
     """One live run on one rank.
 
@@ -207,6 +218,13 @@ class TrainingRun(ABC):
         """Capability. Restore the newest whole checkpoint that `save_into` left. Collective.
 
         False, and nothing is changed, where there is none. It may be lazy until :meth:`ready`.
+        """
+        raise NotImplementedError
+
+    def save_sharded_async(self, path: Path) -> PendingSave:
+        """Capability. Begin what :meth:`save_sharded` writes, and return before it is written.
+
+        From then on the state may change. The next save may be begun when this one has ended.
         """
         raise NotImplementedError
 
@@ -359,6 +377,7 @@ ADAPTER_CAPABILITIES = (
 RUN_CAPABILITIES = (
     "save_sharded",
     "load_sharded",
+    "save_sharded_async",
     "save_into",
     "load_newest",
     "ema_weights",

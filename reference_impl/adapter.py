@@ -16,9 +16,20 @@ from .convert import sharded_to_plain
 from .ema import warmed_up
 from .model import ModelConfig, build_model
 from .plain import realign, to_plain
+from .sharded import AsyncSaver
 from .topology import Topology, require_process_group
 from .trainer import PLACEHOLDERS, Trainer, TrainerConfig
 from .wrap import wrap
+
+
+class Saving:
+    """The save that a saver is at, as the suite waits for one."""
+
+    def __init__(self, saver: AsyncSaver) -> None:
+        self._saver = saver
+
+    def result(self) -> None:
+        self._saver.wait()
 
 
 class Run(TrainingRun):
@@ -54,11 +65,18 @@ class Run(TrainingRun):
     def load_sharded(self, path: Path) -> None:
         self.trainer.load_sharded(path)
 
+    def save_sharded_async(self, path: Path) -> Saving:
+        saver = self.trainer.save_sharded_async(path)
+        return Saving(saver)
+
     def save_into(self, folder: Path) -> None:
         self.trainer.save_into(folder)
 
     def load_newest(self, folder: Path) -> bool:
         return self.trainer.load_newest(folder)
+
+    def close(self) -> None:
+        self.trainer.close()
 
     def ema_weights(self) -> AbstractContextManager[None]:
         return self.trainer.ema.weights()

@@ -24,7 +24,7 @@ from .checkpoint import (
 from .formats import upgrade
 from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
 from .rng import get_streams, seed_streams, set_streams
-from .sharded import DCP, PerRank
+from .sharded import DCP, AsyncSaver, PerRank
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -102,6 +102,12 @@ def load_newest(run: Trainer, folder: Path) -> bool:
     if found is not None:
         load_sharded(run, found)
     return found is not None
+
+
+def save_sharded_async(run: Trainer, path: Path, saver: AsyncSaver) -> None:
+    """Begin the distributed checkpoint; it holds the training weights as they are now."""
+    with run.ema.training_weights():
+        saver.save(sharded_state(run), path)
 
 
 def load(run: Trainer, path: Path) -> None:

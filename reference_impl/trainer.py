@@ -21,6 +21,7 @@ from .model import ModelConfig, build_model
 from .optimizer_state import align_optimizer
 from .plain import outside_inference
 from .rng import seed_streams, shared_integer
+from .sharded import AsyncSaver
 from .topology import Topology
 from .wrap import wrap
 
@@ -81,6 +82,7 @@ class Trainer:
         self.recycles = 1
         self.last_ids: Sequence[int] = ()
         self.extra: dict[str, object] = {}
+        self._saver: AsyncSaver | None = None
         seed_streams(config.seed, rank, self.epoch, self.global_step)
 
     # -- training --------------------------------------------------------------------
@@ -167,6 +169,18 @@ class Trainer:
     def load_newest(self, folder: Path) -> bool:
         """Resume from the newest whole checkpoint of `folder`, if there is one. Collective."""
         return resume.load_newest(self, folder)
+
+    def save_sharded_async(self, path: Path) -> AsyncSaver:
+        """Begin the distributed checkpoint `path`; the saver waits for it. Collective."""
+        if self._saver is None:
+            self._saver = AsyncSaver()
+        resume.save_sharded_async(self, path, self._saver)
+        return self._saver
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        if self._saver is not None:
+            self._saver.close()
 
     def load_pretrained(self, path: Path) -> LoadReport:
         """Take over the weights of `path` that this model has, if it is the same architecture."""

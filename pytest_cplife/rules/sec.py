@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.evidence.pickles import PickledFile
+from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
@@ -139,6 +141,28 @@ def stays_inside(case: Case) -> Iterator[Finding]:
     if accepted:
         path = case["damaged"].ranks[0].facts[f"damaged {damage}"]
         yield Violation(path, "an exception", "read", damage, ranks=accepted)
+
+
+@rule(
+    "SEC-07",
+    "a shard is no weight",
+    statement="Where there is no process group, load_serial() of a file with DTensors, each one"
+    " rank's part, ends in an exception; it gives no module with anything else in their place.",
+    why="A DTensor is unpickled without a group, says the whole shape, and holds a shard.",
+    cause="to_local() for whatever a file holds, or rows copied as far as they reach.",
+    runs=("saving", "ungathered"),
+)
+def shard_is_no_weight(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "SEC-07", "ungathered")
+    run = case["ungathered"]
+    if run.fact("refusal")[0]:
+        return
+    saved = case["saving"].at("before save").parameters
+    loaded: dict[str, TensorRecord] = run.fact("loaded")[0]
+    expected = {name: records for name, records in saved.items() if name in loaded}
+    observed = {name: [loaded[name]] for name in expected}
+    label = "ungathered: load_serial()"
+    yield from compare(case, run.assembler, "weights", expected, observed, moment=label)
 
 
 def _damage_ran(case: Case, damage: str) -> Iterator[Finding]:

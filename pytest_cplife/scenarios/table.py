@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_cplife.scenarios import (
+    background,
     crash,
     crash_newest,
     crash_spoiled,
     crossing,
     evaluation,
     golden,
+    exporting,
     fresh,
     legacy,
     marked,
@@ -22,6 +24,7 @@ from pytest_cplife.scenarios import (
     scripts,
     sharded,
     tampering,
+    ungathered,
     weighed,
 )
 from pytest_cplife.scenarios.epochs import epochs, epochs_resumed
@@ -109,6 +112,37 @@ RUNS = {
             lane="reader",
             after="sharding",
             source_phase="save sharded",
+        ),
+        RunKind("begun", background.begun),
+        RunKind(
+            "begun again",
+            background.begun_again,
+            lane="resume",
+            after="begun",
+            source_phase="wait",
+        ),
+        RunKind("begun in vain", background.begun_in_vain),
+        RunKind(
+            "exporting",
+            exporting.exporting,
+            world="serial",
+            lane="reader",
+            after="sharding",
+            source_phase="save sharded",
+        ),
+        RunKind(
+            "exported",
+            exporting.exported,
+            lane="resume",
+            after="exporting",
+            source_phase="export",
+        ),
+        RunKind(
+            "ungathered",
+            ungathered.ungathered,
+            world="serial",
+            lane="reader",
+            after="saving",
         ),
         RunKind(
             "damaged",

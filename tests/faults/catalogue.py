@@ -25,6 +25,7 @@ _MODULES = (
     "refusing",
     "distributed",
     "trusting",
+    "background",
     "heavy",
     "layouts",
     "formats",

@@ -6,17 +6,21 @@ files are checked before anything is read, and what is read into are copies.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
+from pytest_cplife.adapter import PendingSave
 from tests.trainers import fsdp2
 from tests.trainers.agreement import on_rank_zero
 
@@ -24,14 +28,49 @@ REST = "run.pt"
 """What is no tensor, and the checksums of the tensor files."""
 
 
+class Pending:
+    """A save whose tensors are being written."""
+
+    def __init__(self, run: Sharded, written: Future[Any], publish: Callable[[], None]) -> None:
+        self._run = run
+        self._written = written
+        self._publish = publish
+
+    def result(self) -> None:
+        try:
+            self._written.result()
+        except CheckpointException as error:
+            raise RuntimeError(f"cannot write the checkpoint: {error}") from error
+        on_rank_zero(self._run.ctx, self._publish)
+
+
 class Sharded(fsdp2.Fsdp2Run):
-    """Adds `save_sharded` and `load_sharded`."""
+    """Adds `save_sharded` and `load_sharded`, and a save in the background."""
+
+    writers: dist.ProcessGroup | None = None
 
     def save_sharded(self, path: Path) -> None:
         unfinished = path.with_name(f"{path.name}.unfinished")
         on_rank_zero(self.ctx, lambda: self.prepare(path, unfinished))
         self.write_tensors(unfinished)
-        on_rank_zero(self.ctx, lambda: self.publish(unfinished, path))
+        on_rank_zero(self.ctx, lambda: self.publish(unfinished, path, self.sharded_rest()))
+
+    def save_sharded_async(self, path: Path) -> PendingSave:
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        on_rank_zero(self.ctx, lambda: self.prepare(path, unfinished))
+        rest = self.sharded_rest()
+        written = self.begin_tensors(unfinished)
+        return Pending(self, written, lambda: self.publish(unfinished, path, rest))
+
+    def begin_tensors(self, folder: Path) -> Future[Any]:
+        """Copy the tensors, and write them in a thread that has a group to itself."""
+        if self.writers is None and not self.ctx.serial:
+            self.writers = dist.new_group(backend="gloo")
+        future = dcp.async_save(
+            self.sharded_tensors(), checkpoint_id=folder, process_group=self.writers
+        )
+        assert isinstance(future, Future)
+        return future
 
     def prepare(self, path: Path, unfinished: Path) -> None:
         """Remove what an earlier save has not finished, and complete what it nearly had."""
@@ -46,10 +85,9 @@ class Sharded(fsdp2.Fsdp2Run):
             # No Exception by its class, it would pass by every handler of a caller.
             raise RuntimeError(f"cannot write {folder}: {error}") from error
 
-    def publish(self, unfinished: Path, path: Path) -> None:
+    def publish(self, unfinished: Path, path: Path, rest: Mapping[str, Any]) -> None:
         """Complete the folder, and exchange it for the one at `path`."""
-        rest = self.sharded_rest() | {"checksums": checksums(unfinished)}
-        torch.save(rest, unfinished / REST)
+        torch.save({**rest, "checksums": checksums(unfinished)}, unfinished / REST)
         shutil.rmtree(older(path), ignore_errors=True)
         if path.exists():
             path.rename(older(path))
@@ -80,7 +118,7 @@ class Sharded(fsdp2.Fsdp2Run):
         return {
             "groups": groups,
             "layout": layout,
-            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "schedulers": [copy.deepcopy(each.state_dict()) for each in self.schedulers],
             **self.counters(),
         }
 
