@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
+from pytest_cplife.blame import Find
 from pytest_cplife.evidence.assemble import CannotAssemble
+from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.case import Case, Declared, NotCovered
 from pytest_cplife.rules.diagnosis import diagnose
 from pytest_cplife.rules.events import unseen
 from pytest_cplife.rules.model import Finding, Measurement, Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.phases import owner
 
 
 def declared_by(cls: type[LifecycleAdapter]) -> Declared:
@@ -36,6 +39,25 @@ def check_needs(rule: Rule, offered: Collection[str]) -> None:
     lacking = [need for need in rule.needs if need not in offered]
     if lacking:
         raise NotCovered(f"capability {', '.join(lacking)} is not offered")
+
+
+_ENDS = {"start": "uninterrupted", "train": "uninterrupted", "save": "saving", "load": "resumed"}
+"""The simplest run that has to come through a phase, by the phase."""
+
+
+def told_by_simpler(verdict: Verdict, meshes: Iterable[MeshSpec], find: Find) -> str:
+    """The rule of a simple run that ends as the smallest example does, "" where there is none.
+
+    A trainer that cannot start, save or load at all is no finding of fuzzing.
+    """
+    for violation in verdict.violations[:1]:
+        # "start raised TypeError", where a run came to an end; "start: weights", where not.
+        phase = violation.moment.partition(" ")[0]
+        for spec in meshes if phase in _ENDS else ():
+            failure = find(_ENDS[phase], spec).failure
+            if failure is not None and failure.phase == phase:
+                return owner(_ENDS[phase], phase)
+    return ""
 
 
 def apply(rule: Rule, mesh: str, case: Case) -> Verdict:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cplife.blame import blame, told_before
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
-from pytest_cplife.judging import apply, check_needs, declared_by
+from pytest_cplife.judging import apply, check_needs, declared_by, told_by_simpler
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.loading import check_adapter, load_adapter
@@ -153,6 +153,9 @@ class Session:
             return Verdict(rule.id, "", Outcome.NOT_COVERED, str(reason))
         case = Case(None, self.declared, {name: fuzzer.run(name) for name in rule.runs})
         verdict = apply(rule, "", case)
+        teller = told_by_simpler(verdict, self._possible_meshes(), self._run)
+        if teller:
+            return Verdict(rule.id, "", Outcome.BLOCKED, f"blocked by {teller}")
         kept = [path for run in case.runs.values() for path in run.fact("replay")]
         return replace(verdict, replay=next(filter(None, kept), ""))
 

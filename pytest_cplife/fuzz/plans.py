@@ -65,7 +65,7 @@ class Plan:
 
     def __str__(self) -> str:
         """``cp2: train(1), save(1), restart(dp1, 1)``."""
-        return f"{self.mesh}: {', '.join(map(str, self.steps))}"
+        return f"{self.mesh}: {', '.join(map(str, self.steps)) or 'start'}"
 
     def to_json(self) -> dict[str, Any]:
         return {
