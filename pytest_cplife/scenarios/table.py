@@ -13,13 +13,13 @@ from pytest_cplife.scenarios import (
     crash_spoiled,
     crossing,
     evaluation,
-    golden,
     exporting,
     fresh,
+    golden,
     legacy,
     marked,
-    onward,
     midway,
+    onward,
     relays,
     scripts,
     sharded,
@@ -43,6 +43,7 @@ class RunKind:
         lane: runs of different lanes share no process.
         after: the run whose checkpoint it reads; `source_phase` is the phase that writes it.
         per_session: made once, not once per mesh; what it reads is of the mesh that first asks.
+        patience: how many times the deadline of a call it may take: it saves or loads that often.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RunKind:
     also_after: str = ""
     partner: bool = False
     per_session: bool = False
+    patience: int = 1
 
 
 RUNS = {
@@ -68,13 +70,11 @@ RUNS = {
         RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
         RunKind("parity", scripts.parity),
         RunKind("saving", scripts.saving),
+        RunKind("midway", midway.midway),
         RunKind("early", scripts.early),
         RunKind("resumed", scripts.resumed, lane="resume", after="saving"),
-        RunKind("midway", midway.midway),
         RunKind("relayed", relays.relayed, lane="resume", after="saving"),
         RunKind("relayed again", relays.relayed_again, after="relayed", source_phase="save again"),
-        RunKind("rewound", relays.rewound, lane="resume", after="early"),
-        RunKind("still", relays.still, lane="resume", after="saving"),
         RunKind(
             "relayed thrice",
             relays.relayed_thrice,
@@ -82,6 +82,8 @@ RUNS = {
             after="relayed again",
             source_phase="save again",
         ),
+        RunKind("rewound", relays.rewound, lane="resume", after="early"),
+        RunKind("still", relays.still, lane="resume", after="saving"),
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
@@ -151,20 +153,30 @@ RUNS = {
             after="sharding",
             source_phase="save sharded",
         ),
-        RunKind("onward", onward.onward, lane="resume", after="saving"),
-        RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving"),
-        RunKind("advancing", crash_newest.advancing),
-        RunKind(
-            "found", crash_newest.finding, lane="resume", after="advancing", source_phase="save into"
-        ),
-        RunKind("overwriting", crash.overwriting),
-        RunKind("recovered", crash.recovering, lane="resume", after="overwriting"),
         RunKind(
             "fresh", fresh.fresh, world="serial", lane="reader", after="saving", per_session=True
         ),
-        RunKind("failing", crash.failing),
+        RunKind("onward", onward.onward, lane="resume", after="saving"),
+        RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving", patience=3),
+        RunKind("advancing", crash_newest.advancing, patience=3),
         RunKind(
-            "retried", crash.recovering, lane="resume", after="failing", source_phase="save again"
+            "found",
+            crash_newest.finding,
+            lane="resume",
+            after="advancing",
+            source_phase="save into",
+            patience=4,
+        ),
+        RunKind("overwriting", crash.overwriting),
+        RunKind("recovered", crash.recovering, lane="resume", after="overwriting", patience=4),
+        RunKind("failing", crash.failing, patience=6),
+        RunKind(
+            "retried",
+            crash.recovering,
+            lane="resume",
+            after="failing",
+            source_phase="save again",
+            patience=4,
         ),
         RunKind("killed", crash.killed, lane="crash"),
         RunKind("restarted", crash.restarting, lane="resume", after="killed"),
@@ -174,14 +186,16 @@ RUNS = {
             crash.recovering_sharded,
             lane="resume",
             after="overwriting sharded",
+            patience=4,
         ),
-        RunKind("failing sharded", crash.failing_sharded),
+        RunKind("failing sharded", crash.failing_sharded, patience=6),
         RunKind(
             "retried sharded",
             crash.recovering_sharded,
             lane="resume",
             after="failing sharded",
             source_phase="save again",
+            patience=4,
         ),
         RunKind("killed sharded", crash.killed_sharded, lane="crash"),
         RunKind(
