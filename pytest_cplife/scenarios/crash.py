@@ -85,12 +85,14 @@ class Trouble:
         rank: the only rank that meets it.
         size: bytes beyond which no file grows; None: the disk is not full.
         rename: the number of the rename that fails, 0 for none.
+        fresh: whether it is met at a new path as well.
     """
 
     name: str
     rank: int
     size: int | None = None
     rename: int = 0
+    fresh: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} on rank {self.rank}"
@@ -114,15 +116,15 @@ def troubles(rank: Rank, largest: int, renames: list[int]) -> Iterator[Trouble]:
     if rank.own_process:  # the limit is one of the process
         yield Trouble("a disk full from the first byte", 0, size=0)
         yield Trouble("a disk full at half of the file", 0, size=largest // 2)
-        yield Trouble("a disk full at the last byte", 0, size=largest - 1)
+        yield Trouble("a disk full at the last byte", 0, size=largest - 1, fresh=True)
         if rank.world_size > 1:
             last = rank.world_size - 1
-            yield Trouble("a disk full at half of the file", last, size=largest // 2)
+            yield Trouble("a disk full at half of the file", last, size=largest // 2, fresh=True)
     for number, count in enumerate(renames):
         if count:
-            yield Trouble("the first rename fails", number, rename=1)
+            yield Trouble("the first rename fails", number, rename=1, fresh=count == 1)
             if count > 1:
-                yield Trouble("the last rename fails", number, rename=count)
+                yield Trouble("the last rename fails", number, rename=count, fresh=True)
             return
 
 
@@ -149,7 +151,7 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
         stage.recorder.moment("generation 2", run)
         states = []
         for number, trouble in enumerate(troubles(rank, largest, renames)):
-            for fresh in (False, True):
+            for fresh in (False, True) if trouble.fresh else (False,):
                 place = order.folder / "fresh" / str(number) / path.name if fresh else path
                 name = f"{trouble} {'at a new path' if fresh else 'over a checkpoint'}"
                 if rank.rank == 0:

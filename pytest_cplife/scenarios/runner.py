@@ -120,7 +120,7 @@ class Runner:
         order.prepare()
         failure = None
         try:
-            world.run(kind.script, order, timeout=self._settings.timeout)
+            world.run(kind.script, order, timeout=kind.patience * self._settings.timeout)
         except WorldFailure as error:
             failure = error
         journals = tuple(read_journal(order.journal(rank)) for rank in range(world.size))

@@ -27,8 +27,10 @@ from pytest_cplife.scenarios import (
     ungathered,
     weighed,
 )
+from pytest_cplife.scenarios.converting import converted
 from pytest_cplife.scenarios.epochs import epochs, epochs_resumed
 from pytest_cplife.scenarios.rounding import nudged
+from pytest_cplife.scenarios.transfer import transferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ RUNS = {
         RunKind("nudged", nudged),
         RunKind("epochs", epochs),
         RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
+        RunKind("converted", converted),
+        RunKind("transferred", transferred, lane="resume", after="saving"),
         RunKind("parity", scripts.parity),
         RunKind("saving", scripts.saving),
         RunKind("midway", midway.midway),
