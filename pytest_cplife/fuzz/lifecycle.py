@@ -79,7 +79,11 @@ class Lifecycle:
         self.assembler = Assembler(TensorStore(stage.folder / "tensors"))
         self.lives = Lives(stage, self.adapter, self.assembler.store.root)
         self.trajectories = Trajectories(
-            self._uninterrupted, self.assembler, tuple(stage.meshes), self.adapter.bitwise_resume
+            self._uninterrupted,
+            self.assembler,
+            tuple(stage.meshes),
+            usual=sum(stage.steps),
+            bitwise=self.adapter.bitwise_resume,
         )
 
     @property

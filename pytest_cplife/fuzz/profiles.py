@@ -55,7 +55,7 @@ class Profile:
         return self.shrinks if cost == 1 else max(self.shrinks // cost, 25)
 
 
-QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True, seconds=4.0)
+QUICK = Profile("quick", examples=40, shrinks=60, derandomize=True, seconds=3.0)
 """A look that costs little, whatever a trainer's steps cost: the first of always the same examples,
 as many as fit into a few seconds."""
 

@@ -47,7 +47,8 @@ class FuzzStage:
         self, spec: MeshSpec, fn: Callable[..., Any], *args: Any, bare: bool = False
     ) -> list[Any]:
         """Call ``fn(rank, *args)`` on the ranks of the world of `spec`."""
-        world = self.launcher.world(spec.world_size, "fuzz", bare=bare)
+        # The ranks of the suite's other runs, where there are any: they are warm.
+        world = self.launcher.world(spec.world_size, bare=bare)
         return world.run(fn, *args, timeout=self.timeout)
 
     def judge(self, spec: MeshSpec, fn: Callable[..., Any], *args: Any) -> tuple[Violation, ...]:

@@ -24,9 +24,6 @@ Train = Callable[[MeshSpec, int, bool], list[Moment]]
 """Trains on a mesh from the start without interruption, with gradients that are off by a rounding
 error where it is told to; the moments after steps 0, 1, ..."""
 
-_FIRST = 6
-"""Steps of the first uninterrupted run on a mesh: what most plans need, in one go."""
-
 _SAFETY = 4.0
 _ROUNDING = 1e-6
 """What a float32 weight may be off by, relative to the tensor, where the meshes happen to agree."""
@@ -37,12 +34,14 @@ class Trajectories:
     """Uninterrupted runs, one per mesh, made when first asked for and as far as asked for.
 
     Attributes:
+        usual: steps that most plans need, so that the first run on a mesh makes them in one go.
         bitwise: False where the trainer declares that a resumed run may differ by rounding.
     """
 
     train: Train
     assembler: Assembler
     meshes: tuple[MeshSpec, ...]
+    usual: int = 5
     bitwise: bool = True
     _made: dict[tuple[MeshSpec, bool], list[Moment]] = field(default_factory=dict)
     _noise: dict[tuple[int, MeshSpec | None], dict[str, float]] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class Trajectories:
     def at(self, spec: MeshSpec, step: int, *, nudged: bool = False) -> Moment:
         """The uninterrupted run on `spec` after `step` steps, or the one that rounding disturbs."""
         if len(self._made.get((spec, nudged), ())) <= step:
-            steps = max(_FIRST, step + step // 2)
+            steps = max(self.usual, step + step // 2)
             self._made[spec, nudged] = self.train(spec, steps, nudged)
         return self._made[spec, nudged][step]
 
