@@ -249,7 +249,10 @@ class TrainingRun(ABC):
         raise NotImplementedError
 
     def named_extra_state(self) -> Mapping[str, object]:
-        """Capability. Whatever else a resume must restore: loss scaler, data cursor, ..."""
+        """Capability. Whatever else a resume must restore: loss scaler, data cursor, patience, ...
+
+        Leave out what moves by itself, such as the time of day.
+        """
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (optional, and doing nothing is right)
@@ -323,8 +326,22 @@ class LifecycleAdapter(ABC):
         module.load_state_dict(dict(view.model), strict=True)
         return module
 
+    def placement_plan(self, spec: MeshSpec) -> Mapping[str, Mapping[str, str]]:
+        """Capability. Where each parameter lies on the mesh `spec`, by a prefix of its FQN.
+
+        The longest prefix counts (``""`` covers all). It gives for each dimension of the
+        parameter's mesh ``"R"``, ``"S(0)"`` or, for FSDP over tensor parallelism, ``"S(0,sf=2)"``;
+        ``{}`` says that the parameter stays plain.
+        """
+        raise NotImplementedError
+
     def load_pretrained(self, run: TrainingRun, path: Path) -> None:
-        """Capability. Transfer load: ``strict=False`` plus an architecture check."""
+        """Capability. Transfer load: ``strict=False`` plus an architecture check.
+
+        It takes over the weights that the file and the model share, and nothing else. A file
+        without one of the model's modules, or with one that it lacks, is taken; one with a weight
+        of another size, or without any of the model's names, is refused.
+        """
         raise NotImplementedError
 
     def to_plain(self, tree: Any) -> Any:
@@ -366,6 +383,7 @@ class LifecycleAdapter(ABC):
 
 ADAPTER_CAPABILITIES = (
     "wrap",
+    "placement_plan",
     "load_pretrained",
     "to_plain",
     "realign",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from pytest_cplife.adapter import EmaSpec, LifecycleAdapter, RankContext, TrainingRun
+from pytest_cplife.mesh import MeshSpec
 
 from .convert import sharded_to_plain
 from .ema import warmed_up
@@ -128,6 +129,25 @@ class Adapter(LifecycleAdapter):
             require_process_group()
         topology = Topology(None if ctx.serial else ctx.mesh)
         return wrap(module, topology, ctx.device, PLACEHOLDERS)
+
+    def placement_plan(self, spec: MeshSpec) -> Mapping[str, Mapping[str, str]]:
+        # In words of its own, not asked of `Topology`: a plan that follows the code is always kept.
+        default = {"dp": "R", "fsdp": "S(0)", "cp": "R", "tp": "R"}
+        cut_by_tp = {
+            "attention.qkv.weight": ("S(0)", "S(1)"),
+            "attention.out.weight": ("S(1)", "S(0)"),
+            "mlp.up.weight": ("S(0)", "S(1)"),
+            "mlp.up.bias": ("S(0)", "R"),
+            "mlp.mid.weight": ("S(1)", "S(0)"),
+        }
+        plan = {"": default}
+        if "tp" in spec.names:
+            for block in range(ModelConfig().blocks):
+                for name, (tp, fsdp) in cut_by_tp.items():
+                    plan[f"blocks.{block}.{name}"] = {**default, "tp": tp, "fsdp": fsdp}
+        return {
+            prefix: {name: placed[name] for name in spec.names} for prefix, placed in plan.items()
+        }
 
     def load_pretrained(self, run: TrainingRun, path: Path) -> None:
         assert isinstance(run, Run)

@@ -87,16 +87,22 @@ def view_value(value: Any, store: TensorStore) -> Record:
 
 
 def flat_values(tree: Any, store: TensorStore, prefix: str = "") -> dict[str, Record]:
-    """Every leaf of nested mappings and sequences under a dotted key; empty ones are leaves."""
+    """Every leaf of nested mappings and sequences under a dotted key; empty ones are leaves.
+
+    A key that is no text is in brackets: a milestone ``{4: 1}`` that comes back as ``{"4": 1}`` is
+    met by no step. A list and a tuple are told apart only where they are empty: whoever reads one
+    by its items reads the other as well, and formats such as JSON have but one of them.
+    """
     if isinstance(tree, Mapping) and tree:
-        items = [(str(key), value) for key, value in tree.items()]
+        items = [(key if isinstance(key, str) else f"[{key!r}]", v) for key, v in tree.items()]
     elif isinstance(tree, (list, tuple)) and tree:
         items = [(str(index), value) for index, value in enumerate(tree)]
     else:
         return {prefix: view_value(tree, store)}
     leaves: dict[str, Record] = {}
     for key, value in items:
-        leaves.update(flat_values(value, store, f"{prefix}.{key}" if prefix else key))
+        dot = "." if prefix and not key.startswith("[") else ""
+        leaves.update(flat_values(value, store, f"{prefix}{dot}{key}"))
     return leaves
 
 

@@ -85,8 +85,8 @@ def chunks_tile(case: Case) -> Iterator[Finding]:
     "DCP-04",
     "the full train state comes back",
     statement="After load_sharded() on the same mesh, weights, buffers, optimizer state, averages,"
-    " hyperparameters, schedulers and counters are on every rank those that were saved, bit for"
-    " bit.",
+    " hyperparameters, schedulers, counters and extra state are on every rank those that were"
+    " saved, bit for bit.",
     why="A sharded checkpoint is a checkpoint: all of it has to come back.",
     cause="A fresh optimizer's empty state as the template, values that differ between ranks kept"
     " under one key, or dtypes narrowed to the template's.",
@@ -96,6 +96,7 @@ def chunks_tile(case: Case) -> Iterator[Finding]:
 def full_state(case: Case) -> Iterator[Finding]:
     saved, loaded = case["sharding"].at("before save"), case["unsharding"].at("after load")
     yield from compare_parts(case, case["sharding"], saved, loaded)
+    yield from compare_parts(case, case["sharding"], saved, loaded, "extra state")
     if case.declared.rng_policy != "restore":
         return
     for a, b in zip(saved.ranks, loaded.ranks, strict=True):

@@ -100,8 +100,8 @@ def losses_equal(case: Case) -> Iterator[Finding]:
 @rule(
     "GO-05",
     "counters and schedules equal the uninterrupted run's",
-    statement="At the end, counters, schedulers and hyperparameters of the resumed run equal the"
-    " uninterrupted run's.",
+    statement="At the end, counters, schedulers, hyperparameters and what named_extra_state() tells"
+    " equal, in the resumed run, the uninterrupted run's.",
     why="An offset here shows at the next milestone, long after anybody looks at the resume.",
     cause="A counter restored but not advanced, or advanced twice.",
     runs=_RUNS,
@@ -110,7 +110,7 @@ def losses_equal(case: Case) -> Iterator[Finding]:
 def counters_equal(case: Case) -> Iterator[Finding]:
     a, b = case["uninterrupted"].at("end"), case["resumed"].at("end")
     yield from compare_parts(
-        case, case["resumed"], a, b, "counters", "schedulers", "hyperparameters"
+        case, case["resumed"], a, b, "counters", "schedulers", "hyperparameters", "extra state"
     )
 
 

@@ -71,6 +71,11 @@ def _columns(moment: Moment, table: Callable[[Snapshot], Mapping[str, Record]]) 
     return {key: [t[key] for t in tables] for key in tables[0] if all(key in t for t in tables)}
 
 
+def extra_values(moment: Moment) -> Table:
+    """Every entry of what `named_extra_state` tells."""
+    return _columns(moment, lambda snapshot: snapshot.extra or {})
+
+
 PARTS: dict[str, Callable[[Moment], Table]] = {
     "weights": lambda moment: moment.parameters,
     "buffers": lambda moment: moment.buffers,
@@ -79,8 +84,12 @@ PARTS: dict[str, Callable[[Moment], Table]] = {
     "hyperparameters": group_values,
     "schedulers": scheduler_values,
     "counters": counters,
+    "extra state": extra_values,
 }
 """By name: what of a moment it is."""
+
+_OWN = tuple(part for part in PARTS if part != "extra state")
+"""What a run has by itself; what it tells besides is compared where that is asked for."""
 
 
 def compare_parts(
@@ -93,7 +102,7 @@ def compare_parts(
     noisy_at: str = "",
     without: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Compare the named parts (all, where none is named) of two moments, as `compare` does.
+    """Compare the named parts of two moments, as `compare` does; all but extra state by default.
 
     Args:
         run: whose tensors they are; runs of one session share them.
@@ -101,7 +110,7 @@ def compare_parts(
         noisy_at: the moment of the uninterrupted run whose measured noise is the budget.
         without: subjects that may be what they like.
     """
-    for part in parts or PARTS:
+    for part in parts or _OWN:
         a, b = (
             {name: records for name, records in PARTS[part](state).items() if name not in without}
             for state in (expected, observed)

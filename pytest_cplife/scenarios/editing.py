@@ -30,6 +30,7 @@ def offer_edits(
     *,
     stepped: Collection[str] = (),
     apart: Collection[str] = (),
+    load: Callable[[TrainingRun, Path], None] | None = None,
 ) -> None:
     """Offer each edited copy of the order's source to a run of its own.
 
@@ -40,7 +41,9 @@ def offer_edits(
         stepped: edits whose run makes a step before the load, where it may load then: what the
             load leaves alone is not a fresh start's then.
         apart: edits whose file only ranks other than 0 are given; rank 0 gets the source.
+        load: how the run is given the file; by its own `load`, where nothing else is said.
     """
+    give = load or _load
     source = stage.order.source
     assert source is not None
     why = _why_not(stage.adapter, source)
@@ -61,12 +64,16 @@ def offer_edits(
                 path = source
             stage.recorder.moment(f"{name}: before", run)
             with stage.recorder.phase(f"offer a file with {name}"):
-                outcome = offer(lambda path=path, run=run: run.load(path), run)  # type: ignore[misc]
+                outcome = offer(lambda path=path, run=run: give(run, path), run)  # type: ignore[misc]
                 # A rank that refuses alone leaves the others in a collective: met here, not later.
                 stage.barrier()
             stage.recorder.fact(name, outcome)
             stage.recorder.moment(f"{name}: after", run)
         stage.close(run)
+
+
+def _load(run: TrainingRun, path: Path) -> None:
+    run.load(path)
 
 
 def offer(load: Callable[[], None], run: TrainingRun) -> str:

@@ -27,11 +27,22 @@ def uninterrupted(rank: Rank, order: Order) -> None:
     stage = set_stage(rank, order)
     run = stage.start()
     stage.recorder.moment("start", run)
+    _note_plan(stage)
     stage.recorder.fact("placeholders", call_placeholders(run.model, stage.adapter.placeholders))
     train_to_save_point(stage, run)
     stage.recorder.moment("at save point", run)
     train_on(stage, run)
     stage.close(run)
+
+
+def _note_plan(stage: Stage) -> None:
+    assert stage.order.spec is not None
+    try:
+        plan = stage.adapter.placement_plan(stage.order.spec)
+    except NotImplementedError:
+        return
+    plain = {prefix: dict(placed) for prefix, placed in plan.items()}
+    stage.recorder.fact("placement plan", plain)
 
 
 def saving(rank: Rank, order: Order) -> None:

@@ -26,7 +26,7 @@ def _missing(view: CheckpointView, stage: Stage, run: TrainingRun) -> str:
     return name
 
 
-def _resized(view: CheckpointView, stage: Stage, run: TrainingRun) -> str:
+def resized(view: CheckpointView, stage: Stage, run: TrainingRun) -> str:
     name = max(weights(view), key=lambda key: int(view.model[key].ndim))
     tensor = view.model[name]
     editable(view.model)[name] = torch.cat([tensor, tensor[:1]])
@@ -55,7 +55,7 @@ _APART = "another step on other ranks"
 
 EDITS: dict[str, Edit] = {
     "a missing weight": _missing,
-    "a weight of another size": _resized,
+    "a weight of another size": resized,
     "an unknown weight": _unknown,
     _GONE: optimizer_edits.missing,
     _APART: _another_step,

@@ -184,10 +184,18 @@ def test_trees_are_flattened(store: TensorStore) -> None:
         "nested.list.0.x",
         "nested.empty",
         "nested.nothing",
-        "3",
-        "milestones.4",
+        "[3]",
+        "milestones[4]",
     ]
     assert flat["lr"] == ValueRecord("float", "0.1")
     assert flat["nested.empty"] == ValueRecord("dict", "{}")
-    assert flat["3"].type_name == "Tensor"
+    assert flat["[3]"].type_name == "Tensor"
     assert flat_values(0.5, store, "lr") == {"lr": ValueRecord("float", "0.5")}
+
+
+def test_a_key_is_text_or_it_is_not(store: TensorStore) -> None:
+    """A milestone under ``"4"`` is met by no step; a list of betas is read like a tuple of them."""
+    assert flat_values({"m": {4: 1}}, store) != flat_values({"m": {"4": 1}}, store)
+    assert flat_values({"m": {True: 1}}, store) != flat_values({"m": {1: 1}}, store)
+    assert flat_values({"betas": (0.9, 0.99)}, store) == flat_values({"betas": [0.9, 0.99]}, store)
+    assert flat_values({"hooks": ()}, store) != flat_values({"hooks": []}, store)

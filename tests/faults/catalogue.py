@@ -21,6 +21,7 @@ _MODULES = (
     "rounding",
     "epochs",
     "meeting",
+    "besides",
     "average",
     "refusing",
     "distributed",

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from pytest_cplife import RankContext, TrainingRun
+from pytest_cplife import MeshSpec, RankContext, TrainingRun
 from tests.trainers.architecture import check_named
 from tests.trainers.data import Part
 from tests.trainers.loop import LoopAdapter, LoopRun, moving_lr
@@ -129,6 +129,17 @@ class Adapter(LoopAdapter):
     framework = "torch FSDP2"
     meshes = ("fsdp=1", "fsdp=2", "fsdp=4", "dp=2,fsdp=2", "fsdp=2,tp=2")
     run_class: type[Fsdp2Run] = Fsdp2Run
+
+    def placement_plan(self, spec: MeshSpec) -> Mapping[str, Mapping[str, str]]:
+        cut = {"dp": "R", "fsdp": "S(0)"}
+        data = {name: place for name, place in cut.items() if name in spec.names}
+        plan = {"": data}
+        for block in ("blocks.0", "blocks.1") if "tp" in spec.names else ():
+            # What both cut along one dimension lies as if tp had come first.
+            plan[f"{block}.up"] = {"fsdp": "S(0,sf=2)", "tp": "S(0)"}
+            plan[f"{block}.down.weight"] = {"fsdp": "S(0)", "tp": "S(1)"}
+            plan[f"{block}.down.bias"] = {"fsdp": "S(0)", "tp": "R"}
+        return plan
 
     def wrap(self, module: nn.Module, ctx: RankContext) -> TinyNet:
         assert isinstance(module, TinyNet)

@@ -23,6 +23,7 @@ HEALTHY = (
     "tests.trainers.tp_only:Adapter",
     "tests.trainers.hand_dtensor:Adapter",
     "tests.trainers.versioned:Adapter",
+    "tests.trainers.finetune:Adapter",
     "tests.trainers.averaged:Adapter",
     "tests.trainers.averaged:Later",
 )
