@@ -101,6 +101,21 @@ def test_rank_that_has_nothing_to_write_stops_no_save(
     assert again.source == steps[2]
 
 
+def test_resume_that_rounds_otherwise_passes_where_the_adapter_says_so(
+    stage: StageFactory,
+) -> None:
+    """DDP adds up the first gradients of a process in another order, on four ranks."""
+    four = MeshSpec.parse("dp=4")
+    driver = Lifecycle(stage("tests.trainers.ddp:Rebucketing", ["dp=4"]))
+    plan = mesh_pair(four, four, 2, 2)
+    assert driver.carry_out(plan) == ()
+    driver.trajectories.bitwise = True
+    violations = driver.carry_out(plan)
+    assert violations and {violation.moment.partition(":")[0] for violation in violations} == {
+        "train"
+    }
+
+
 def test_healthy_trainer_has_no_fault(stage: StageFactory) -> None:
     suite = LifecycleSuite(stage("tests.trainers.fsdp2:Adapter", MESHES))
     outcome = search(suite, Profile("some", examples=60, shrinks=1, derandomize=True))
