@@ -40,6 +40,7 @@ def test_fault_is_found(fault: Fault) -> None:
         verdict = judge.judge(get_rule(fault.rule), fault.spec)
     assert verdict.outcome is Outcome.FAILED, f"{verdict.outcome.value} {verdict.reason}"
     assert fault.subject in [violation.subject for violation in verdict.violations]
+    assert fault.likely in verdict.reason
 
 
 def healthy_meshes() -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ COUNTER_NAMES = {
 }
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _EMA_WORDS = re.compile(r"ema|swa|averag\w*|shadow\w*")
+_LIVE_WORDS = re.compile(r"current|live|raw|train(?:ing|ed)?")
 _OPTIMIZER_WORDS = re.compile(r"optim|optimizers?|avg|momentum")
 _HALF = 0.5
 
@@ -127,11 +128,16 @@ def find_parts(payload: Any, names: Collection[str]) -> CheckpointView:
             f" the file (and their sizes): {', '.join(seen) or 'none'}"
         )
     # Moments may be kept by name as well, and then cover the names as well as the weights do.
+    weights = [c for c in candidates if not _says(_OPTIMIZER_WORDS, c)] or candidates
     model = max(
-        candidates,
-        key=lambda c: (not _says(_EMA_WORDS, c), not _says(_OPTIMIZER_WORDS, c), c.coverage),
+        weights,
+        key=lambda c: (not _says(_EMA_WORDS, c), _says(_LIVE_WORDS, c), c.coverage),
     )
     averages = [c for c in candidates if c is not model and _says(_EMA_WORDS, c)]
+    if not averages and _says(_LIVE_WORDS, model):
+        # Lightning keeps the averages as the model's state, where evaluation finds them, and calls
+        # the weights that train the current ones.
+        averages = [c for c in weights if c is not model]
     return CheckpointView(
         model=model.stripped(),
         optimizers=_optimizers(payload),

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pytest_cplife.evidence.records import Record, TensorRecord
 from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.causes_of_averages import AVERAGES
+from pytest_cplife.rules.causes_of_steps import STEPS
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.model import Rule, Violation
 from pytest_cplife.rules.noise import unit
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """One pattern and what it usually means.
-
-    Attributes:
-        rules: ids of the rules whose violations it can explain.
-        text: what is seen, and the likely cause.
-        fits: whether the violations of a case show it.
-    """
-
-    rules: tuple[str, ...]
-    text: str
-    fits: Callable[[Case, Sequence[Violation]], bool]
-
+from pytest_cplife.rules.pattern import Pattern, moment_of, subjects
 
 _VALUES = ("SAVE-05", "SAVE-06", "LOAD-02", "LOAD-09", "OPT-02", "DCP-04", "DCP-05")
 _LAST_BITS = 16
@@ -45,23 +31,13 @@ def diagnose(rule: Rule, case: Case, violations: Sequence[Violation]) -> str:
     return ""
 
 
-def _subjects(violations: Sequence[Violation]) -> set[str]:
-    return {violation.subject for violation in violations}
-
-
-def _moment(case: Case, run: str, moment: str) -> Moment:
-    if run not in case.runs:
-        raise Unanswered(run, moment)
-    return case[run].at(moment)
-
-
 def _saved(case: Case) -> Moment:
-    return _moment(case, "saving" if "saving" in case.runs else "sharding", "before save")
+    return moment_of(case, "saving" if "saving" in case.runs else "sharding", "before save")
 
 
 def _loaded(case: Case) -> Moment:
     run = next((r for r in ("resumed", "unsharding", "crossed") if r in case.runs), "resumed")
-    return _moment(case, run, "after load")
+    return moment_of(case, run, "after load")
 
 
 def _tensors(moment: Moment) -> dict[str, list[TensorRecord]]:
@@ -82,10 +58,14 @@ def _only(
     kind: Callable[[Sequence[TensorRecord]], bool],
     other: Callable[[Sequence[TensorRecord]], bool],
 ) -> bool:
-    """True where tensors of one kind differ, nearly all of them, and none of the other kind."""
-    bad = _subjects(violations)
+    """True where tensors of one kind differ, nearly all of them, and none of the other kind.
+
+    Of what a step changes: that a frozen buffer is right says nothing of how shards are gathered.
+    """
+    bad = subjects(violations)
     state = any("[" in subject for subject in bad)
-    tables = {n: r for n, r in _tensors(_saved(case)).items() if ("[" in n) == state}
+    saved = _saved(case)
+    tables = saved.optimizer_tensors if state else saved.parameters
     ours = {name for name, records in tables.items() if kind(records)}
     others = {name for name, records in tables.items() if other(records)}
     return (
@@ -117,7 +97,7 @@ def _local_shape(case: Case, violations: Sequence[Violation]) -> bool:
 
 def _first_rank_everywhere(case: Case, violations: Sequence[Violation]) -> bool:
     saved, loaded = _tensors(_saved(case)), _tensors(_loaded(case))
-    names = [n for n in _subjects(violations) if n in saved and n in loaded]
+    names = [n for n in subjects(violations) if n in saved and n in loaded]
     parted = [n for n in names if len({r.digest for r in saved[n]}) > 1]
     return bool(parted) and all(
         {r.digest for r in loaded[name]} == {saved[name][0].digest} for name in parted
@@ -125,14 +105,14 @@ def _first_rank_everywhere(case: Case, violations: Sequence[Violation]) -> bool:
 
 
 def _fresh_weights(case: Case, violations: Sequence[Violation]) -> bool:
-    start, loaded = _moment(case, "resumed", "start").parameters, _loaded(case).parameters
-    names = [name for name in _subjects(violations) if name in start and name in loaded]
+    start, loaded = moment_of(case, "resumed", "start").parameters, _loaded(case).parameters
+    names = [name for name in subjects(violations) if name in start and name in loaded]
     return bool(names) and all(_equal(start[name], loaded[name]) for name in names)
 
 
 def _averages_loaded(case: Case, violations: Sequence[Violation]) -> bool:
     averages, loaded = _saved(case).ema, _loaded(case).parameters
-    names = [name for name in _subjects(violations) if name in averages and name in loaded]
+    names = [name for name in subjects(violations) if name in averages and name in loaded]
     assembler = next(iter(case.runs.values())).assembler
     return bool(names) and all(
         assembler.digest(averages[name]) == assembler.digest(loaded[name]) for name in names
@@ -140,12 +120,12 @@ def _averages_loaded(case: Case, violations: Sequence[Violation]) -> bool:
 
 
 def _only_steps(case: Case, violations: Sequence[Violation]) -> bool:
-    return all(subject.endswith("[step]") for subject in _subjects(violations))
+    return all(subject.endswith("[step]") for subject in subjects(violations))
 
 
 def _only_moments(case: Case, violations: Sequence[Violation]) -> bool:
-    subjects = _subjects(violations)
-    return bool(subjects) and not any(subject.endswith("[step]") for subject in subjects)
+    bad = subjects(violations)
+    return bool(bad) and not any(subject.endswith("[step]") for subject in bad)
 
 
 def _equal(a: Sequence[TensorRecord], b: Sequence[TensorRecord]) -> bool:
@@ -153,7 +133,7 @@ def _equal(a: Sequence[TensorRecord], b: Sequence[TensorRecord]) -> bool:
 
 
 def _weights_came_back(case: Case) -> bool:
-    wanted = _moment(case, "uninterrupted", "at save point").parameters
+    wanted = moment_of(case, "uninterrupted", "at save point").parameters
     loaded = _loaded(case).parameters
     return all(name in loaded and _equal(wanted[name], loaded[name]) for name in wanted)
 
@@ -171,8 +151,8 @@ def _optimizer(case: Case, violations: Sequence[Violation]) -> bool:
     a, b = _first_losses(case)
     if not _weights_came_back(case) or a != b:
         return False
-    x = _moment(case, "uninterrupted", "after next step").parameters
-    y = _moment(case, "resumed", "after next step").parameters
+    x = moment_of(case, "uninterrupted", "after next step").parameters
+    y = moment_of(case, "resumed", "after next step").parameters
     return any(name in y and not _equal(x[name], y[name]) for name in x)
 
 
@@ -204,6 +184,8 @@ def _first_weights_part(case: Case, violations: Sequence[Violation]) -> bool:
 
 
 PATTERNS = (
+    *AVERAGES,
+    *STEPS,
     Pattern(
         ("SAVE-05", "SAVE-06"),
         "the file has the shape of rank 0's shard: to_local() was written where full_tensor() was"

@@ -48,4 +48,5 @@ def main(path: str, *names: str) -> None:
     print(json.dumps(told))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -248,3 +248,23 @@ def test_what_is_no_checkpoint_is_an_error(model: Tied, tmp_path: Path) -> None:
         read_plain_checkpoint(tmp_path / "notes.txt", model)
     with pytest.raises(FileNotFoundError):
         read_plain_checkpoint(tmp_path / "nothing", model)
+
+
+def test_averages_in_the_models_place(model: Tied, tmp_path: Path) -> None:
+    """Lightning keeps the averages as the model's state, and the weights that train elsewhere."""
+    state = model.state_dict()
+    payload = {
+        "state_dict": shifted(state),
+        "averaging_state": {"n_averaged": torch.tensor(3)},
+        "current_model_state": state,
+    }
+    view = through_a_file(payload, model, tmp_path)
+    assert (view.model_path, same(view.model, state)) == ("current_model_state", True)
+    assert view.ema is not None
+    assert same(view.ema, shifted(state))
+
+
+def test_a_word_for_training_alone_makes_no_averages(model: Tied, tmp_path: Path) -> None:
+    payload = {"training_state": {"model": model.state_dict()}, "step": 3}
+    view = through_a_file(payload, model, tmp_path)
+    assert (view.model_path, view.ema) == ("training_state['model']", None)

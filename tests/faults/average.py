@@ -16,7 +16,14 @@ from pytest_cplife import RankContext
 from tests.faults.planting import plant
 
 
-@plant(Reference, rule="EMA-01", subject="embedding.weight", mesh="cp=2", public=("B109",))
+@plant(
+    Reference,
+    rule="EMA-01",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B109",),
+    likely="two updates are made for each step",
+)
 class UpdatesPerMicroBatch(Ema):
     """The average is updated twice for each step of the optimizer."""
 
@@ -27,7 +34,14 @@ class UpdatesPerMicroBatch(Ema):
         super().update()
 
 
-@plant(Reference, rule="EMA-01", subject="embedding.weight", mesh="cp=2", public=("B107",))
+@plant(
+    Reference,
+    rule="EMA-01",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B107",),
+    likely="no average moves",
+)
 class NeverMoves(Ema):
     """Names of one side have a prefix, what does not match is skipped: nothing is averaged."""
 
@@ -35,7 +49,14 @@ class NeverMoves(Ema):
         self.updates += 1
 
 
-@plant(Reference, rule="EMA-02", subject="scale", mesh="cp=2", public=("B61",))
+@plant(
+    Reference,
+    rule="EMA-02",
+    subject="scale",
+    mesh="cp=2",
+    public=("B61",),
+    likely="stand still while others move",
+)
 class SkipsOneTensor(Ema):
     """One tensor is not reached by the update."""
 
@@ -46,7 +67,13 @@ class SkipsOneTensor(Ema):
             self.shadow["scale"].copy_(before)
 
 
-@plant(Reference, rule="EMA-02", subject="embedding.weight", mesh="fsdp=2")
+@plant(
+    Reference,
+    rule="EMA-02",
+    subject="embedding.weight",
+    mesh="fsdp=2",
+    likely="once per name",
+)
 class TiedPairTwice(Ema):
     """A tied pair is averaged once per name."""
 
@@ -57,7 +84,14 @@ class TiedPairTwice(Ema):
             mine.lerp_(theirs, 1.0 - self.decay(self.updates))
 
 
-@plant(Reference, rule="EMA-03", subject="embedding.weight", mesh="cp=2", public=("B100",))
+@plant(
+    Reference,
+    rule="EMA-03",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B100",),
+    likely="made anew",
+)
 class RebuiltAtLoad(Trainer):
     """The average does not exist yet when the file is read, and starts from the weights."""
 
@@ -68,7 +102,14 @@ class RebuiltAtLoad(Trainer):
                 self.ema.shadow[name].copy_(parameter)
 
 
-@plant(Reference, rule="EMA-04", subject="embedding.weight", mesh="cp=2", public=("B102",))
+@plant(
+    Reference,
+    rule="EMA-04",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B102",),
+    likely="the warm-up of the decay",
+)
 class WarmUpRestarts(Trainer):
     """The shadow comes back, the number of its updates does not."""
 
@@ -153,7 +194,14 @@ class NoFinally(Ema):
         self._swap_out()
 
 
-@plant(Reference, rule="EMA-11", subject="embedding.weight", mesh="cp=2", public=("B104",))
+@plant(
+    Reference,
+    rule="EMA-11",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B104",),
+    likely="are the averages",
+)
 class SavesInsideTheSwap(Ema):
     """The saver reads the model while the averages are in it."""
 

@@ -18,7 +18,14 @@ from tests.trainers.averaged import local
 from tests.trainers.named_state import plain
 
 
-@plant(averaged.Adapter, rule="EMA-01", subject="embed.weight", mesh="fsdp=2", public=("B109",))
+@plant(
+    averaged.Adapter,
+    rule="EMA-01",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B109",),
+    likely="two updates are made for each step",
+)
 class TwiceAStep(averaged.Fsdp2Run):
     """The average is updated once by the loop and once by a callback."""
 
@@ -28,7 +35,14 @@ class TwiceAStep(averaged.Fsdp2Run):
             self.update_average()
 
 
-@plant(averaged.Adapter, rule="EMA-04", subject="embed.weight", mesh="fsdp=2", public=("B102",))
+@plant(
+    averaged.Adapter,
+    rule="EMA-04",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B102",),
+    likely="that averaging had begun",
+)
 class BeginsAgain(averaged.Fsdp2Run):
     """That the average has begun is not in the file: the next update takes the raw weights."""
 
@@ -39,7 +53,14 @@ class BeginsAgain(averaged.Fsdp2Run):
         self.updates = 0
 
 
-@plant(averaged.Later, rule="EMA-04", subject="embed.weight", mesh="fsdp=2", public=("B100",))
+@plant(
+    averaged.Later,
+    rule="EMA-04",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B100",),
+    likely="counted from the load",
+)
 class StartCountsFromTheLoad(averaged.LaterRun):
     """The step from which to average is counted in this process."""
 
@@ -54,7 +75,14 @@ class StartCountsFromTheLoad(averaged.LaterRun):
             super().update_average()
 
 
-@plant(averaged.Adapter, rule="EMA-11", subject="embed.weight", mesh="fsdp=2", public=("B104",))
+@plant(
+    averaged.Adapter,
+    rule="EMA-11",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B104",),
+    likely="are the live weights",
+)
 class ExchangesTheSlots(averaged.Fsdp2Run):
     """A save in an evaluation puts the live weights back and writes them as the average, too."""
 
@@ -71,7 +99,14 @@ class ExchangesTheSlots(averaged.Fsdp2Run):
         return super().export_shadow()
 
 
-@plant(averaged.Adapter, rule="EMA-12", subject="embed.weight", mesh="fsdp=2", public=("B99",))
+@plant(
+    averaged.Adapter,
+    rule="EMA-12",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B99",),
+    likely="rank 0's shard of the average",
+)
 class OneShardOfTheShadow(averaged.Fsdp2Run):
     """The rank that writes saves its own part of the average."""
 

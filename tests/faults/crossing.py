@@ -130,7 +130,13 @@ class SerialFileOfLoadedWeights(Reference):
         return run
 
 
-@plant(fsdp2.Adapter, rule="SERIAL-06", subject="blocks.0.up.weight", mesh="fsdp=2")
+@plant(
+    fsdp2.Adapter,
+    rule="SERIAL-06",
+    subject="blocks.0.up.weight",
+    mesh="fsdp=2",
+    likely="scaled by the number of ranks",
+)
 class RateTimesRanks(fsdp2.Fsdp2Run):
     """Each step is made with the learning rate times the number of ranks."""
 
@@ -144,7 +150,14 @@ class RateTimesRanks(fsdp2.Fsdp2Run):
         assert [group["lr"] for group in groups] != rates
 
 
-@plant(Reference, rule="SERIAL-06", subject="embedding.weight", mesh="cp=2", public=("B93",))
+@plant(
+    Reference,
+    rule="SERIAL-06",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B93",),
+    likely="other data",
+)
 class SerialRunSkipsABatch(Reference):
     """The serial run counts the batch that was under way when the file was written as used."""
 
@@ -186,7 +199,13 @@ class SummedPrediction(fsdp2.Fsdp2Run):
         return super().predict() * self.ctx.world_size
 
 
-@plant(fsdp2.Adapter, rule="GO-13", subject="embed.weight", mesh="fsdp=2")
+@plant(
+    fsdp2.Adapter,
+    rule="GO-13",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    likely="scaled by the number of ranks",
+)
 class RateOfTheGrownWorld(fsdp2.Fsdp2Run):
     """A load on more ranks than the file's scales the learning rate up, from the next step on."""
 
@@ -206,7 +225,14 @@ class RateOfTheGrownWorld(fsdp2.Fsdp2Run):
         super().update()
 
 
-@plant(Reference, rule="GO-13", subject="embedding.weight", mesh="cp=2", public=("B93",))
+@plant(
+    Reference,
+    rule="GO-13",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B93",),
+    likely="other data",
+)
 class PositionOfOtherRanks(Trainer):
     """The data position of a file of fewer ranks is scaled down to the ranks of this one."""
 

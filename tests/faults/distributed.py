@@ -60,6 +60,7 @@ class DropsAChunk(sharded.Sharded):
     subject="embed.weight[exp_avg]",
     mesh="fsdp=2",
     public=("B12",),
+    likely="no optimizer state came back",
 )
 class TemplateWithoutMoments(sharded.Sharded):
     """A new optimizer's state is the template, and has no slot for the saved moments."""

@@ -35,6 +35,7 @@ class PlainMomentsFailLate(fsdp2.Fsdp2Run):
     subject="blocks.0.up.weight",
     mesh="fsdp=2",
     public=("B73",),
+    likely="not data or noise",
 )
 class CarriesGradients(fsdp2.Fsdp2Run):
     """Part of each gradient is carried over to the next step, and the carry is not saved."""
@@ -51,7 +52,14 @@ class CarriesGradients(fsdp2.Fsdp2Run):
                     parameter.grad += carry[name]
 
 
-@plant(Reference, rule="GO-02", subject="embedding.weight", mesh="cp=2", public=("B73",))
+@plant(
+    Reference,
+    rule="GO-02",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B73",),
+    likely="not data or noise",
+)
 class PrivateWarmUp(Trainer):
     """A factor counts the steps of this process and is no part of the file."""
 
@@ -82,7 +90,13 @@ class AgeOfThisProcess(fsdp2.Fsdp2Run):
             entries["age"] = torch.tensor(float(self._age))
 
 
-@plant(fsdp2.Adapter, rule="GO-04", subject="loss 1 after the load", mesh="fsdp=2")
+@plant(
+    fsdp2.Adapter,
+    rule="GO-04",
+    subject="loss 1 after the load",
+    mesh="fsdp=2",
+    likely="only the reported losses differ",
+)
 class SmoothedLoss(fsdp2.Fsdp2Run):
     """The reported loss is an average whose past is not saved."""
 

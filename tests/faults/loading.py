@@ -23,7 +23,14 @@ class PlainIntoDTensor(fsdp2.Fsdp2Run):
         self.model.load_state_dict(saved)
 
 
-@plant(fsdp2.Adapter, rule="LOAD-02", subject="norm.weight", mesh="fsdp=2", public=("B48",))
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-02",
+    subject="norm.weight",
+    mesh="fsdp=2",
+    public=("B48",),
+    likely="those of a fresh start",
+)
 class SkipsAKey(fsdp2.Fsdp2Run):
     """A mismatch is put down in a log that nobody reads, and the load goes on."""
 
@@ -40,7 +47,14 @@ class RoundsWeights(fsdp2.Fsdp2Run):
         super().restore_model(saved | {"head.bias": saved["head.bias"].bfloat16().float()})
 
 
-@plant(fsdp2.Adapter, rule="LOAD-02", subject="embed.weight", mesh="fsdp=2", public=("B158",))
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-02",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B158",),
+    likely="only rank 0 has what was saved",
+)
 class CopyOfTheBroadcast(fsdp2.Fsdp2Run):
     """Ranks above 0 receive the weights in a buffer that is not copied back."""
 
@@ -53,7 +67,14 @@ class CopyOfTheBroadcast(fsdp2.Fsdp2Run):
                     parameter.to_local().copy_(value)
 
 
-@plant(fsdp2.Adapter, rule="LOAD-02", subject="embed.weight", mesh="fsdp=2", public=("B31",))
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-02",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B31",),
+    likely="every rank holds what rank 0 had",
+)
 class RankZerosShard(fsdp2.Fsdp2Run):
     """Every rank cuts the full tensor as if it were the first."""
 
@@ -65,7 +86,14 @@ class RankZerosShard(fsdp2.Fsdp2Run):
                 local.copy_(saved["embed.weight"][: local.shape[0]])
 
 
-@plant(Reference, rule="LOAD-02", subject="embedding.weight", mesh="cp=2", public=("B105",))
+@plant(
+    Reference,
+    rule="LOAD-02",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B105",),
+    likely="the saved averages",
+)
 class LoadsTheAverage(Trainer):
     """The averaged weights are loaded as the live ones."""
 
@@ -109,7 +137,14 @@ class ReplacesDTensor(fsdp2.Fsdp2Run):
         self.model._parameters["gain"] = nn.Parameter(saved["gain"])
 
 
-@plant(fsdp2.Adapter, rule="LOAD-04", subject="frequency", mesh="fsdp=2", public=("B58",))
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-04",
+    subject="frequency",
+    mesh="fsdp=2",
+    public=("B58",),
+    likely="only rank 0 has what was saved",
+)
 class BuffersOnRankZero(fsdp2.Fsdp2Run):
     """Buffers are filled on rank 0 and never sent to the others."""
 
@@ -120,7 +155,14 @@ class BuffersOnRankZero(fsdp2.Fsdp2Run):
             self.model.frequency.copy_(before)
 
 
-@plant(Reference, rule="LOAD-04", subject="forwards", mesh="cp=2", public=("B56",))
+@plant(
+    Reference,
+    rule="LOAD-04",
+    subject="forwards",
+    mesh="cp=2",
+    public=("B56",),
+    likely="those of a fresh start",
+)
 class BuffersLeftOut(Trainer):
     """A buffer does not come back."""
 

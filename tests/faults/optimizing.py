@@ -25,6 +25,7 @@ Saved = Sequence[Mapping[str, Any]]
     subject="embed.weight",
     mesh="fsdp=2",
     public=("B12",),
+    likely="no optimizer state came back",
 )
 class EmptyTemplate(fsdp2.Fsdp2Run):
     """The file is read into the state of a new optimizer, which has no slot for moments."""
@@ -53,6 +54,7 @@ class FirstOptimizerOnly(fsdp2.Fsdp2Run):
     subject="embedding.weight",
     mesh="cp=2",
     public=("B17",),
+    likely="only rank 0 has optimizer state",
 )
 class OptimizerOnOneRank(Trainer):
     """The optimizer's state is loaded where the rank is 0."""
@@ -69,6 +71,7 @@ class OptimizerOnOneRank(Trainer):
     subject="blocks.0.up.weight[exp_avg]",
     mesh="fsdp=2",
     public=("B20",),
+    likely="given out by position",
 )
 class ByPosition(fsdp2.Fsdp2Run):
     """State is mapped by position, and two layers of one shape have changed places."""
@@ -80,7 +83,14 @@ class ByPosition(fsdp2.Fsdp2Run):
         super().restore_optimizers([{**saved[0], "state": state}])
 
 
-@plant(fsdp2.Adapter, rule="OPT-02", subject="embed.weight[step]", mesh="fsdp=2", public=("B09",))
+@plant(
+    fsdp2.Adapter,
+    rule="OPT-02",
+    subject="embed.weight[step]",
+    mesh="fsdp=2",
+    public=("B09",),
+    likely="step counts did not",
+)
 class BiasCorrectionRestarts(fsdp2.Fsdp2Run):
     """Moments come back, step counts do not."""
 
@@ -96,6 +106,7 @@ class BiasCorrectionRestarts(fsdp2.Fsdp2Run):
     subject="embed.weight[exp_avg_sq]",
     mesh="fsdp=2",
     public=("B25", "B77"),
+    likely="every rank holds what rank 0 had",
 )
 class RankZerosMoments(fsdp2.Fsdp2Run):
     """Every rank gets rank 0's shard of the second moments."""
@@ -115,6 +126,7 @@ class RankZerosMoments(fsdp2.Fsdp2Run):
     subject="scale[exp_avg]",
     mesh="fsdp=2",
     public=("B19",),
+    likely="step counts came back and moments did not",
 )
 class LosesOneMoment(Trainer):
     """The moments of one parameter restart from zero."""
@@ -158,6 +170,7 @@ class DropsInitialLr(fsdp2.Fsdp2Run):
     subject="optimizer 0 group 0: lr",
     mesh="fsdp=2",
     public=("B65",),
+    likely="a fresh optimizer's",
 )
 class SchedulerAfterLoad(fsdp2.Fsdp2Run):
     """A scheduler is constructed after the optimizer was loaded and writes its first lr."""
@@ -176,6 +189,7 @@ class SchedulerAfterLoad(fsdp2.Fsdp2Run):
     subject="optimizer 0 group 0: weight_decay",
     mesh="cp=2",
     public=("B11",),
+    likely="a fresh optimizer's",
 )
 class ConstructorsDecay(Trainer):
     """Weight decay is the command line's again, whatever the run had come to."""

@@ -22,6 +22,7 @@ class Fault:
         why: the mechanism.
         earlier: a healthy adapter that stands for an earlier version: a golden archive of its file
             is given to the session; "" where there is none.
+        likely: words that the rule's diagnosis has to have in it; "" where no pattern tells it.
     """
 
     adapter_ref: str
@@ -31,6 +32,7 @@ class Fault:
     public: tuple[str, ...]
     why: str
     earlier: str = ""
+    likely: str = ""
 
     @property
     def spec(self) -> MeshSpec | None:
@@ -58,6 +60,7 @@ def plant(
     mesh: str,
     public: tuple[str, ...] = (),
     earlier: bool = False,
+    likely: str = "",
 ) -> Callable[[type], type[LifecycleAdapter]]:
     """Decorate a faulty subclass of something that `base` uses; the name becomes the adapter.
 
@@ -71,7 +74,7 @@ def plant(
         why = " ".join((cls.__doc__ or "").split())
         ref = f"{cls.__module__}:{cls.__name__}"
         before = f"{base.__module__}:{base.__name__}" if earlier else ""
-        PLANTED.append(Fault(ref, rule, subject, mesh, public, why, before))
+        PLANTED.append(Fault(ref, rule, subject, mesh, public, why, before, likely))
         return adapter
 
     return decorate

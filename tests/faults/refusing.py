@@ -98,7 +98,14 @@ class ChecksAsItLoads(fsdp2.Fsdp2Run):
         return {**missing, **fits}
 
 
-@plant(fsdp2.Adapter, rule="GO-09", subject="global_step", mesh="fsdp=2", public=("B96",))
+@plant(
+    fsdp2.Adapter,
+    rule="GO-09",
+    subject="global_step",
+    mesh="fsdp=2",
+    public=("B96",),
+    likely="the first resume was right",
+)
 class SavesOwnProgress(fsdp2.Fsdp2Run):
     """A second file counts what was done since the load, not since the start."""
 

@@ -107,7 +107,14 @@ class ParametersOnly(fsdp2.Fsdp2Run):
         return {k: v for k, v in saved.items() if k not in ("frequency", "seen")}
 
 
-@plant(fsdp2.Adapter, rule="SAVE-05", subject="embed.weight", mesh="fsdp=2", public=("B99",))
+@plant(
+    fsdp2.Adapter,
+    rule="SAVE-05",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B99",),
+    likely="the shape of rank 0's shard",
+)
 class SavesOneShard(fsdp2.Fsdp2Run):
     """The rank that writes saves what it has."""
 
@@ -160,7 +167,14 @@ class StaleCopy(fsdp2.Fsdp2Run):
         return super().export_model() if self._staged is None else self._staged
 
 
-@plant(Reference, rule="SAVE-05", subject="embedding.weight", mesh="cp=2", public=("B104", "B105"))
+@plant(
+    Reference,
+    rule="SAVE-05",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B104", "B105"),
+    likely="are the averages",
+)
 class SavesTheAverage(Trainer):
     """The file is written while the averaged weights are swapped in."""
 
@@ -177,6 +191,7 @@ class SavesTheAverage(Trainer):
     subject="embed.weight[exp_avg]",
     mesh="fsdp=2",
     public=("B25",),
+    likely="the shape of rank 0's shard",
 )
 class OneShardOfMoments(fsdp2.Fsdp2Run):
     """Of the optimizer's state only rank 0's shards reach the file."""

@@ -16,7 +16,14 @@ from tests.faults.planting import plant
 from tests.trainers import averaged, ddp, fsdp2
 
 
-@plant(fsdp2.Adapter, rule="SAVE-11", subject="embed.weight", mesh="fsdp=2", public=("B01",))
+@plant(
+    fsdp2.Adapter,
+    rule="SAVE-11",
+    subject="embed.weight",
+    mesh="fsdp=2",
+    public=("B01",),
+    likely="has freed the gradients",
+)
 class FreesGradients(fsdp2.Fsdp2Run):
     """The saver frees the gradients to have room for its copies."""
 

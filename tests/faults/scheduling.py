@@ -21,6 +21,7 @@ from tests.trainers import fsdp2
     subject="scheduler 0: last_epoch",
     mesh="fsdp=2",
     public=("B62",),
+    likely="a fresh one",
 )
 class ScheduleLeftOut(fsdp2.Fsdp2Run):
     """The scheduler is no part of the file: warm-up begins again."""

@@ -24,6 +24,7 @@ from tests.trainers import fsdp2, restore_rng
     subject="torch random stream",
     mesh="fsdp=2",
     public=("B77",),
+    likely="rank 0's stream",
 )
 class RankZerosStreams(restore_rng.Fsdp2Run):
     """Rank 0's streams are restored everywhere."""
@@ -32,7 +33,12 @@ class RankZerosStreams(restore_rng.Fsdp2Run):
         restore_rng.write_streams(payload["streams"][0])
 
 
-@plant(restore_rng.Adapter, rule="RNG-01", subject="numpy random stream", mesh="fsdp=2")
+@plant(
+    restore_rng.Adapter,
+    rule="RNG-01",
+    subject="numpy random stream",
+    mesh="fsdp=2",
+)
 class ForgetsNumpy(restore_rng.Fsdp2Run):
     """One of the streams is not restored."""
 

@@ -201,3 +201,79 @@ def test_what_averages_cover(lab: Lab) -> None:
     ):
         case = at_save_point(lab, parameters=tied | frozen, buffers=buffers, ema=ema)
         assert set(subjects("EMA-07", case)) == broken
+
+
+FREQUENCY = [torch.tensor([0.1, 0.9]) * (1 + step) for step in range(STEPS + 1)]
+SEEN = [torch.tensor(10 * step) for step in range(STEPS + 1)]
+
+
+def buffered(
+    lab: Lab,
+    frequency: Sequence[torch.Tensor],
+    seen: Sequence[torch.Tensor] | None,
+    spec: EmaSpec | None,
+) -> Case:
+    """Averages of one weight and of two buffers, whose averaged values are given by step."""
+    weights = averages(decayed(0.9))["a"]
+    moments = {}
+    names = ["start", "after first step", *(f"after step {n}" for n in range(2, STEPS + 1))]
+    for step, name in enumerate(names):
+        ema = {"a": lab.plain(weights[step]), "frequency": lab.plain(frequency[step])}
+        if seen is not None:
+            ema["seen"] = lab.plain(seen[step])
+        moments[name] = lab.snapshots(
+            name,
+            parameters={"a": lab.plain(WEIGHTS["a"][step])},
+            buffers={"frequency": lab.plain(FREQUENCY[step]), "seen": lab.plain(SEEN[step])},
+            ema=ema,
+            step=step,
+        )
+    return lab.case(lab.run("uninterrupted", moments), ema_spec=spec)
+
+
+def mean(values: Sequence[torch.Tensor], decay: float = 0.9) -> list[torch.Tensor]:
+    shadow = [values[0]]
+    for value in values[1:]:
+        shadow.append(decay * shadow[-1] + (1 - decay) * value)
+    return shadow
+
+
+BUFFERS = EmaSpec(0.9, float_buffers="average", integer_buffers="copy")
+
+
+@pytest.mark.parametrize("spec", [BUFFERS, None])
+def test_buffers_that_follow_their_rule(lab: Lab, spec: EmaSpec | None) -> None:
+    assert violations("EMA-13", buffered(lab, mean(FREQUENCY), SEEN, spec)) == []
+
+
+@pytest.mark.parametrize("spec", [BUFFERS, None])
+@pytest.mark.parametrize(
+    ("frequency", "seen", "wrong"),
+    [
+        (mean(FREQUENCY, 0.5), SEEN, "frequency"),
+        (mean(FREQUENCY), [SEEN[0], *[SEEN[1]] * STEPS], "seen"),
+    ],
+    ids=["another decay", "copied once"],
+)
+def test_buffers_that_do_not(
+    lab: Lab,
+    spec: EmaSpec | None,
+    frequency: list[torch.Tensor],
+    seen: list[torch.Tensor],
+    wrong: str,
+) -> None:
+    assert subjects("EMA-13", buffered(lab, frequency, seen, spec)) == [wrong]
+
+
+def test_a_declared_rule_is_the_only_one(lab: Lab) -> None:
+    """Copies and frozen buffers are sound rules, and not the one that was declared."""
+    frozen = [FREQUENCY[0]] * (STEPS + 1)
+    for frequency in (FREQUENCY, frozen):
+        assert subjects("EMA-13", buffered(lab, frequency, SEEN, BUFFERS)) == ["frequency"]
+        assert subjects("EMA-13", buffered(lab, frequency, SEEN, None)) == []
+
+
+def test_a_buffer_that_is_declared_and_not_there(lab: Lab) -> None:
+    assert subjects("EMA-13", buffered(lab, mean(FREQUENCY), None, BUFFERS)) == ["seen"]
+    ignored = EmaSpec(0.9, float_buffers="average", integer_buffers="ignore")
+    assert subjects("EMA-13", buffered(lab, mean(FREQUENCY), None, ignored)) == []

@@ -1,0 +1,111 @@
+"""Steps on another topology: the budget is what a small change of all weights comes to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_cplife.evidence.run import RunEvidence
+from pytest_cplife.evidence.snapshot import Snapshot
+from pytest_cplife.rules.case import NotCovered
+from pytest_cplife.rules.model import Measurement, Violation
+from pytest_cplife.rules.onward import same_predictions, same_steps
+from tests.rules.builders import Lab, measured
+
+WEIGHTS = {"a": torch.tensor([1.0, -2.0, 3.0]), "b": torch.tensor([0.5, 0.25]), "c": torch.ones(1)}
+MOVES = {"a": torch.tensor([0.1, 0.2, -0.1]), "b": torch.tensor([0.3, 0.1]), "c": torch.ones(1)}
+SHAKE = 1e-6
+"""How much the shaken weights differ at the start."""
+SENSITIVITY = 1e-4
+"""How much their steps differ, as a share of a step."""
+
+
+def state(lab: Lab, tables: dict[str, torch.Tensor]) -> list[Snapshot]:
+    parameters = {
+        name: lab.sharded(value, requires_grad=True) if name == "a" else lab.replicated(value)
+        for name, value in tables.items()
+    }
+    return lab.snapshots(parameters=parameters)
+
+
+def after(steps: int, *, scale: float = 1.0, shaken: bool = False) -> dict[str, torch.Tensor]:
+    start = {n: w * (1 + SHAKE) if shaken else w for n, w in WEIGHTS.items()}
+    scale = scale * (1 + SENSITIVITY) if shaken else scale
+    return {name: start[name] + steps * scale * MOVES[name] for name in WEIGHTS}
+
+
+def saving_side(lab: Lab, sensitivity: float = SENSITIVITY) -> RunEvidence:
+    moments = {}
+    for name, shaken in (("onward", False), ("shaken", True)):
+        moments[name] = state(lab, after(0, shaken=shaken))
+        for step in (1, 2):
+            table = after(step, shaken=shaken)
+            if shaken:
+                table = {
+                    n: v + step * (sensitivity - SENSITIVITY) * MOVES[n] for n, v in table.items()
+                }
+            moments[f"{name} {step}"] = state(lab, table)
+    return lab.run("onward", moments)
+
+
+def elsewhere(lab: Lab, *changes: tuple[str, float]) -> RunEvidence:
+    """The same steps, with the movements of some weights multiplied."""
+    moments = {"onward": state(lab, after(0))}
+    for step in (1, 2):
+        table = after(step)
+        for name, factor in changes:
+            table[name] = WEIGHTS[name] + step * factor * MOVES[name]
+        moments[f"onward {step}"] = state(lab, table)
+    return lab.run("crossed", moments)
+
+
+def judge(lab: Lab, run: RunEvidence, sensitivity: float = SENSITIVITY) -> list[Violation]:
+    found = same_steps(saving_side(lab, sensitivity), run, origin="dp1")
+    return [finding for finding in found if isinstance(finding, Violation)]
+
+
+def test_the_same_steps_are_within_their_budget(lab: Lab) -> None:
+    findings = list(same_steps(saving_side(lab), elsewhere(lab.on("dp=2,tp=2")), origin="dp1"))
+    assert all(isinstance(finding, Measurement) for finding in findings)
+    shares = [m.difference for m in measured(findings) if "share of the budget" in m.what]
+    assert shares == [0.0, 0.0]
+    assert "crossed from dp1: step 1 after the load" in measured(findings)[0].what
+
+
+def test_a_little_more_than_measured_is_allowed_and_much_more_is_not(lab: Lab) -> None:
+    assert judge(lab, elsewhere(lab, ("a", 1 + 3 * SENSITIVITY))) == []
+    (violation,) = judge(lab, elsewhere(lab, ("a", 1 + 5 * SENSITIVITY)))
+    assert (violation.subject, violation.step) == ("a", 1)
+    assert violation.difference is not None and violation.budget is not None
+    assert violation.difference > violation.budget > 0
+
+
+def test_only_the_first_step_that_differs_is_told(lab: Lab) -> None:
+    told = judge(lab, elsewhere(lab, ("a", 2.0), ("b", 0.5)))
+    assert {v.subject for v in told} == {"a", "b"}
+    assert {v.step for v in told} == {1}
+
+
+def test_a_scaled_step_is_found_in_a_tensor_of_one_element(lab: Lab) -> None:
+    assert [v.subject for v in judge(lab, elsewhere(lab, ("c", 2.0)))] == ["c"]
+
+
+def test_a_trainer_that_follows_its_rounding_is_not_judged(lab: Lab) -> None:
+    with pytest.raises(NotCovered, match="rounding alone"):
+        judge(lab, elsewhere(lab, ("a", 2.0)), sensitivity=0.5)
+
+
+def test_what_is_no_number_is_no_step(lab: Lab) -> None:
+    assert [v.subject for v in judge(lab, elsewhere(lab, ("b", float("nan"))))] == ["b"]
+
+
+@pytest.mark.parametrize(("value", "wrong"), [(1.0, 0), (1.003, 0), (1.005, 1)])
+def test_a_prediction(lab: Lab, value: float, wrong: int) -> None:
+    """The shaken weights change it by 0.001, of which four times are allowed."""
+    (one,), (shaken,), (seen,) = ([lab.plain([x])[0]] for x in (1.0, 1.001, value))
+    origin = lab.run(
+        "onward", facts={"onward prediction": [one] * 2, "shaken prediction": [shaken] * 2}
+    )
+    run = lab.run("crossed", facts={"prediction": [seen] * 2})
+    found = list(same_predictions(origin, run, origin="dp1"))
+    assert sum(isinstance(finding, Violation) for finding in found) == wrong
