@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,15 +78,22 @@ def meeting() -> Iterator[Meeting]:
 
 
 def attempt(save: Callable[[], None]) -> str:
-    """Save; the exception as text, "" where there was none."""
+    """Save; the exception as text, "" where there was none.
+
+    Of a save that failed nothing lives on: a writer of torch's, held by the exception, writes what
+    it has left when it goes, and that must not be in a later save.
+    """
+    outcome = ""
     try:
         save()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         # torch's CheckpointException, which a failed sharded save raises, is no Exception.
-        return f"{type(error).__name__}: {error}"
-    return ""
+        outcome = f"{type(error).__name__}: {error}"
+    if outcome:
+        gc.collect()
+    return outcome
 
 
 def train(stage: Stage, run: TrainingRun) -> None:

@@ -1,0 +1,91 @@
+"""The instants of a save: what a kill at each of them would leave, and which are looked at."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest
+from pytest_cplife.scenarios.crash_faults import listening
+from pytest_cplife.scenarios.crash_states import Watch, choose
+
+
+def watched(folder: Path, path: Path) -> tuple[StateBook, Watch]:
+    book = StateBook(folder / "states")
+    return book, Watch(book, path, "generation 2", 0, fresh=False)
+
+
+def test_each_state_that_a_save_goes_through_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "checkpoint"
+    path.parent.mkdir()
+    path.write_bytes(b"older")
+    book, watch = watched(tmp_path, path)
+    with listening(watch, own_process=True):
+        unfinished = path.with_name(".checkpoint.0123456789ab")
+        torch.save(torch.zeros(3), unfinished)
+        path.rename(path.with_name("checkpoint.old"))
+        unfinished.rename(path)
+        path.with_name("checkpoint.old").unlink()
+    assert [state.name for state in watch.seen] == [
+        "generation 2, rank 0 before renaming checkpoint",
+        "generation 2, rank 0 before renaming .checkpoint.#",
+        "generation 2, rank 0 before removing checkpoint.old",
+    ]
+    held = [{entry.name for entry in (book.root / s.tree).iterdir()} for s in watch.seen]
+    assert held == [
+        {"checkpoint", ".checkpoint.0123456789ab"},
+        {"checkpoint.old", ".checkpoint.0123456789ab"},
+        {"checkpoint.old", "checkpoint"},
+    ]
+    first, second, third = watch.seen
+    assert (book.root / first.tree / "checkpoint").read_bytes() == b"older"
+    assert (first.decisive, second.checkpoint) == (True, "")
+    assert third.checkpoint == tree_digest(path)
+
+
+def test_what_changes_nothing_is_no_instant(tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "checkpoint"
+    path.parent.mkdir()
+    path.write_bytes(b"older")
+    _, watch = watched(tmp_path, path)
+    with listening(watch, own_process=True):
+        path.read_bytes()
+        (tmp_path / "elsewhere").write_bytes(b"x")
+    assert watch.seen == []
+
+
+def test_removing_a_tree_goes_through_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "checkpoint"
+    path.mkdir(parents=True)
+    for name in "ab":
+        (path / name).touch()
+    _, watch = watched(tmp_path, path)
+    with listening(watch, own_process=True):
+        shutil.rmtree(path)
+    assert len({state.tree for state in watch.seen}) == 3
+
+
+STATE = FolderState("some", "", "", False)
+
+
+def test_equal_states_are_looked_at_once() -> None:
+    a = replace(STATE, name="a", tree="1", moment=2.0)
+    b = replace(STATE, name="b", tree="1", moment=1.0)
+    assert choose([a, b], 5) == [b]
+    assert choose([a, b, replace(a, fresh=True)], 5) == [b, replace(a, fresh=True)]
+
+
+def test_the_path_itself_comes_first_then_renames() -> None:
+    states = [
+        replace(STATE, name=f"{n}", tree=f"{n}", checkpoint="old", moment=float(n))
+        for n in range(10)
+    ]
+    states[4] = replace(states[4], checkpoint="torn")
+    states[7] = replace(states[7], decisive=True)
+    assert [s.name for s in choose(states, 2)] == ["0", "4"]
+    assert [s.name for s in choose(states, 3)] == ["0", "4", "7"]
+    assert [s.name for s in choose(states, 5)] == ["0", "1", "4", "7", "9"]
+    assert choose(states, 20) == states
