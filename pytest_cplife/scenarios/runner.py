@@ -136,9 +136,13 @@ class Runner:
 
 
 def _was_meant(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> bool:
-    """Whether the rank that died is the one that the script had sentenced, as it noted before."""
-    dead = failure.primary
-    return dead.kind == "killed" and bool(journals[dead.rank].facts.get("doomed"))
+    """Whether the rank that died is the one that the script had sentenced, as it noted before.
+
+    Whatever becomes of the others then, its death is the cause.
+    """
+    return any(
+        one.kind == "killed" and journals[one.rank].facts.get("doomed") for one in failure.failures
+    )
 
 
 def _explain(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> RunFailure:
