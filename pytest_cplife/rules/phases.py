@@ -267,6 +267,7 @@ OWNERS |= {
     ("spoiled", "spoil"): "CRASH-25",
     ("spoiled", "start"): "CRASH-25",
     ("spoiled", "offer a spoiled file"): "CRASH-25",
+    ("spoiled", "step"): "CRASH-28",
     ("spoiled", "edit"): "CRASH-28",
     ("spoiled", "offer a file with a later version"): "CRASH-28",
     ("spoiled", "close"): "CRASH-25",
