@@ -104,6 +104,6 @@ class Stuck:
         self._folder = folder.resolve()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("os.remove", "os.rmdir") and below(*arguments[:2], self._folder):
+        if event in ("os.remove", "os.rmdir") and below(arguments[0], arguments[1], self._folder):
             name = os.fsdecode(arguments[0])
             raise OSError(errno.EACCES, f"{os.strerror(errno.EACCES)} (made by the suite)", name)
