@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
@@ -94,7 +95,7 @@ class Service:
             sys.stdout.flush()
             sys.stderr.flush()
         try:
-            payload = pickle.dumps(result)
+            payload = _packed(result)
         except Exception as error:
             kind = type(result).__name__
             return failed(
@@ -108,6 +109,24 @@ class Service:
             note = "the world's process group had been destroyed"
             return Returned(payload, (note,), ops, spent=True)
         return Returned(payload, tuple(hygiene.restore(me.meshes)), ops, spent=False)
+
+
+class _ResultPickler(pickle.Pickler):
+    """Refuses what the parent could read only by using a device that it must leave alone."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
+            raise TypeError(
+                f"there is a tensor on {obj.device} in it, and the pytest process must not use "
+                "that device; return tensor.cpu()"
+            )
+        return NotImplemented
+
+
+def _packed(result: Any) -> bytes:
+    buffer = io.BytesIO()
+    _ResultPickler(buffer).dump(result)
+    return buffer.getvalue()
 
 
 def failed(kind: Any, error: BaseException, message: str | None = None) -> Failed:

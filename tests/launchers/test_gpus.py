@@ -112,3 +112,11 @@ def test_what_a_rank_suffers_from_its_parent_is_explained(
         caught.value
     )
     assert hint in caught.value.primary.message
+
+
+def test_a_result_on_the_gpu_stays_out_of_the_pytest_process(launcher: Launcher) -> None:
+    with pytest.raises(WorldFailure) as caught:
+        launcher.world(1).run(faulty.returns_what_is_on_the_gpu)
+    assert caught.value.primary.kind == "unserialisable"
+    told = "the result, a dict, cannot be sent: there is a tensor on cuda:0 in it"
+    assert told in caught.value.primary.message and "tensor.cpu()" in caught.value.primary.message
