@@ -6,6 +6,7 @@ tries. What a run does is settled by its past, so what was lived is looked up.
 
 from __future__ import annotations
 
+import shutil
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Violation
 from pytest_cplife.scenarios.order import Order
 
-_KEPT = 48
-"""Chapters whose journals are kept in memory."""
+KEPT = 40
+"""Chapters that are known at a time, with their journals in memory and checkpoints on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,13 @@ class Lived:
         journals: of the ranks.
         failure: how it ended, where it did not end well.
         slots: where all checkpoints of its past and its own are, or were to be written.
+        folders: what it has on disk.
     """
 
     journals: tuple[RankJournal, ...]
     failure: WorldFailure | None
     slots: Mapping[int, Path]
+    folders: tuple[Path, ...] = ()
 
     @property
     def moments(self) -> dict[str, Moment]:
@@ -121,10 +124,16 @@ class Lives:
         if past not in self._known:
             before = self.of(past[:-1]).slots if len(past) > 1 else {}
             self._known[past] = self._live(past[-1], before)
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            if len(self._known) > KEPT:
+                self._forget(next(iter(self._known)))
         self._known.move_to_end(past)
         return self._known[past]
+
+    def _forget(self, past: Past) -> None:
+        """Give back what a chapter has, and those that came after it: they load what it saved."""
+        for known in [known for known in self._known if known[: len(past)] == past]:
+            for folder in self._known.pop(known).folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def alone(self, chapter: Chapter, *, nudged: bool = False) -> Lived:
         """What comes of a chapter without a past, lived now even if it was before."""
@@ -157,4 +166,4 @@ class Lives:
             failure = error
         size = chapter.mesh.world_size
         journals = tuple(read_journal(order.journal(rank)) for rank in range(size))
-        return Lived(journals, failure, slots)
+        return Lived(journals, failure, slots, (folder, order.folder))

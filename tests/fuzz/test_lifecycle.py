@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cplife.fuzz import lives
 from pytest_cplife.fuzz.lifecycle import Lifecycle
 from pytest_cplife.fuzz.lives import Chapter, Past
 from pytest_cplife.fuzz.plan_suites import LifecycleSuite, MeshPairSuite, mesh_pair
@@ -43,6 +44,19 @@ def test_what_was_lived_is_not_lived_again(stage: StageFactory) -> None:
     folder = driver.stage.new_folder()
     assert driver.carry_out(mesh_pair(ONE, TWO, 1, 1)) == ()
     assert int(driver.stage.new_folder().name) == int(folder.name) + 1
+
+
+def test_disk_holds_no_more_than_some_chapters(
+    stage: StageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "KEPT", 2)
+    made = stage("tests.trainers.fsdp2:Adapter", MESHES)
+    driver = Lifecycle(made)
+    for steps in (1, 2, 1, 3):
+        assert driver.carry_out(mesh_pair(ONE, ONE, steps, 0)) == ()
+        saved = [path for path in made.folder.glob("*/slot*") if path.is_file()]
+        # Two runs are known: one that has saved, and one that has loaded that.
+        assert len(saved) == 1
 
 
 STORY = (
