@@ -4,8 +4,9 @@ A user subclasses :class:`LifecycleAdapter` (a factory for runs of one trainer) 
 :class:`TrainingRun` (one live run on one rank). Two methods of each are required;
 everything else is a *capability*: a method or attribute that the subclass overrides.
 A capability that is not overridden is absent, and the rules that need it are reported
-as not covered, never as passed. An optional method, or `start` of a serial run, may
-also raise :class:`NotImplementedError` to say "not offered".
+as not covered, never as passed. An optional method, `start`, `save` and `load` of a serial
+run, and a `save` that is called from inside an optimizer's step may also raise
+:class:`NotImplementedError` to say "not offered".
 
 Promises that hold for every method of a run: it is collective and called on every rank
 in the same order; :meth:`TrainingRun.close` comes before the next

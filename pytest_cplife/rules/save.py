@@ -321,7 +321,7 @@ def no_bloat(case: Case) -> Iterator[Finding]:
     level="should",
     runs=("uninterrupted", "midway"),
     budgeted=True,
-    events=("optimizer state",),
+    events=("gradients",),
 )
 def save_before_step(case: Case) -> Iterator[Finding]:
     if case.declared.save_points != "any":

@@ -249,3 +249,12 @@ class PredictsPerRank(fsdp2.Fsdp2Run):
 
     def predict(self) -> Tensor:
         return super().predict() / (1 + 0.01 * self.ctx.world_size)
+
+
+@plant(Reference, rule="GO-14", subject="prediction", mesh="cp=2")
+class PartsInAnotherOrder(Trainer):
+    """The ranks' parts of a sequence are put together from the last one to the first."""
+
+    def predict(self) -> Tensor:
+        parts = super().predict().chunk(self.topology.size("cp"), dim=1)
+        return torch.cat(parts[::-1], dim=1)

@@ -177,3 +177,37 @@ class SavesTheLoadedAverage(averaged.Fsdp2Run):
     def export_shadow(self) -> dict[str, Any]:
         own = super().export_shadow()
         return own if self._loaded is None else self._loaded
+
+
+@plant(Reference, rule="GO-15", subject="extra['best']", mesh="cp=2", public=("B95",))
+class ForgetsItsBest(Trainer):
+    """The best loss is kept for this process, and a load begins with none."""
+
+    def _step(self) -> float:
+        loss = super()._step()
+        best = self.extra.get("best", loss)
+        assert isinstance(best, float)
+        self.extra["best"] = min(best, loss)
+        return loss
+
+    def load(self, path: Path) -> None:
+        super().load(path)
+        self.extra = {}
+
+
+@plant(Reference, rule="SAVE-12", subject="checkpoint", mesh="cp=2")
+class WritesOnInTheFile(Trainer):
+    """What is logged after a save goes to the end of the file that was written last."""
+
+    _last: Path | None = None
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self._last = path
+
+    def _step(self) -> float:
+        loss = super()._step()
+        if self._last is not None and self.rank == 0:
+            with self._last.open("ab") as file:
+                file.write(f"{loss}\n".encode())
+        return loss
