@@ -68,8 +68,8 @@ def one_decay(case: Case) -> Iterator[Finding]:
 @rule(
     "EMA-03",
     "the average comes back",
-    statement="After a load the averaged weights are those that were saved, bit for bit, and not"
-    " the live ones.",
+    statement="After a load the averaged weights are those that were saved, bit for bit, of the"
+    " kind, mesh, placements and device that they had, and not the live ones.",
     why="A lost average starts again from raw weights, and the best checkpoint is never reached"
     " again.",
     cause="An average created after the load, an activation flag that is not in the file, or live"
@@ -81,6 +81,7 @@ def average_returns(case: Case) -> Iterator[Finding]:
     saved, loaded = _state(case, "saving", "before save"), case["resumed"].at("after load")
     assembler = case["saving"].assembler
     yield from compare(case, assembler, "averages", saved.ema, loaded.ema, moment=loaded.label)
+    yield from same_layout(saved.ema, loaded.ema, moment=loaded.label)
     same = [name for name in saved.ema if name in saved.parameters and _same(case, saved, name)]
     if len(same) == len(saved.ema):
         yield Violation("all averages", "other than the live weights", "equal", saved.label)

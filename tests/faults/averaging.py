@@ -10,12 +10,13 @@ import torch
 from pytest_cplife.reference_impl import Adapter as Reference
 from pytest_cplife.reference_impl.ema import Ema
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from pytest_cplife import EmaSpec
 from tests.faults.planting import plant
 from tests.trainers import averaged
 from tests.trainers.averaged import local
-from tests.trainers.named_state import plain
+from tests.trainers.named_state import place_like, plain
 
 
 @plant(
@@ -160,3 +161,18 @@ class NoAveragedStatistics(averaged.Fsdp2Run):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.ema = {k: v for k, v in self.shadow.items() if k not in ("frequency", "seen")}
+
+
+@plant(averaged.Adapter, rule="EMA-03", subject="embed.weight", mesh="fsdp=2", public=("B112",))
+class KeepsAveragesWhole(averaged.Fsdp2Run):
+    """A loaded average stays whole on every rank until the next update has use for its shard."""
+
+    def restore_extra(self, payload: Mapping[str, Any]) -> None:
+        super().restore_extra(payload)
+        self.shadow["embed.weight"] = plain(self.shadow["embed.weight"])
+
+    def update_average(self) -> None:
+        whole = self.shadow["embed.weight"]
+        if not isinstance(whole, DTensor):
+            self.shadow["embed.weight"] = place_like(whole, self.model.embed.weight)
+        super().update_average()
