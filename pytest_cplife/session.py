@@ -105,7 +105,9 @@ class Session:
         assert self._runner is not None
         adapter = load_adapter(self.settings.adapter)
         source = self._runner.output("saving", spec)
-        return record(folder, source, adapter, self.settings.adapter, saving, files)
+        return record(
+            folder, source, adapter, self.settings.adapter, saving, files, self.settings.seed
+        )
 
     def close(self) -> None:
         """End every process that the session started."""

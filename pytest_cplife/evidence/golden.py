@@ -11,7 +11,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Manifest:
         digests: digests of full tensors by name, for weights, buffers, optimizer state and averages
             each; an entry that is no tensor stands there as its type and text.
         structure: the parts of the file and what each of them is.
+        losses: of the steps that came after the save; files of earlier versions have none.
+        seed: of the run that made them.
     """
 
     name: str
@@ -55,11 +57,20 @@ class Manifest:
     counters: dict[str, int]
     digests: dict[str, dict[str, str]]
     structure: dict[str, str]
+    losses: tuple[float, ...] = ()
+    seed: int | None = None
 
     def says_the_same(self, other: Manifest) -> bool:
         """Whether an archive beside `other` would add nothing; two pickles of one may differ."""
-        kept = {"name": "", "recorded": "", "content": ""}
-        return replace(self, **kept) == replace(other, **kept)  # type: ignore[arg-type]
+        # Losses may carry the noise of their run, and speak of the code more than of the file.
+        kept: dict[str, Any] = {
+            "name": "",
+            "recorded": "",
+            "content": "",
+            "losses": (),
+            "seed": None,
+        }
+        return replace(self, **kept) == replace(other, **kept)
 
 
 def adapter_name(ref: str) -> str:
@@ -143,10 +154,15 @@ def _read(folder: Path) -> Manifest:
             f"{folder.name}/{MANIFEST} has version {version}, written by a newer pytest-cplife;"
             f" this one reads up to {VERSION}"
         )
-    wanted = {field.name for field in fields(Manifest)} - {"name"}
+    wanted = {field.name for field in fields(Manifest) if field.default is MISSING} - {"name"}
     if wanted - set(data):
         missing = ", ".join(sorted(wanted - set(data)))
         raise BadArchive(f"{folder.name}/{MANIFEST} cannot be read (it lacks {missing})")
     if not (folder / CHECKPOINT).exists():
         raise BadArchive(f"{folder.name} has no {CHECKPOINT}")
-    return Manifest(name=folder.name, **{key: data[key] for key in wanted})
+    return Manifest(
+        name=folder.name,
+        losses=tuple(data.get("losses", ())),
+        seed=data.get("seed"),
+        **{key: data[key] for key in wanted},
+    )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from pytest_cplife.evidence.golden import Manifest
+from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.summary import digests
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 
 _ABSENT = "not there"
+_OTHER_TORCH = 1e-3
+"""How far, of its size, a loss may be from one that another version of torch has made."""
 
 
 def archives(case: Case) -> tuple[Manifest, ...]:
@@ -49,6 +54,44 @@ def still_loads(case: Case, archive: Manifest) -> Iterator[Finding]:
     for columns in (state.parameters, state.buffers, state.ema, state.optimizer_tensors):
         yield from replicas_agree(columns, moment=moment)
     yield Measurement(f"{moment} ({compared} compared), others", float(wrong), 0.0)
+
+
+def trains_on(case: Case) -> Iterator[Finding]:
+    """Find where the losses after a load of an archive are not those that were recorded.
+
+    Raises:
+        NotCovered: no archive has losses of this mesh.
+    """
+    run, compared = case["golden"], 0
+    for archive in archives(case):
+        observed = _losses(run, archive)
+        same = archive.versions.get("torch") == str(torch.__version__)
+        pairs = enumerate(zip(archive.losses, observed, strict=False), start=1)
+        for number, (a, b) in pairs:
+            compared += 1
+            # Another version of torch may take sums in another order.
+            other = 0.0 if same else _OTHER_TORCH * abs(a)
+            budget = max(other, case.noise.budget("losses", str(number)))
+            gap = abs(a - b) if a != b else 0.0
+            if not gap <= budget:
+                yield Violation(
+                    f"loss {number} after the load",
+                    repr(a),
+                    repr(b),
+                    f"golden {archive.name}",
+                    step=number,
+                    difference=gap,
+                    budget=budget,
+                )
+    if not compared:
+        raise NotCovered("no golden archive has losses that were made on this mesh")
+    yield Measurement("losses after golden archives, compared", float(compared), 0.0)
+
+
+def _losses(run: RunEvidence, archive: Manifest) -> list[float]:
+    names = (f"{archive.name}: next", f"{archive.name}: rest")
+    found = [name for name in names if all(name in journal.losses for journal in run.ranks)]
+    return run.losses(*found)[0] if found else []
 
 
 def _difference(

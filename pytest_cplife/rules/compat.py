@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_cplife.rules.archives import archives, format_changes, still_loads
+from pytest_cplife.rules.archives import archives, format_changes, still_loads, trains_on
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.edited import accepted, right_or_refused, touched
 from pytest_cplife.rules.model import Finding, Violation
@@ -145,3 +145,20 @@ def golden_archives(case: Case) -> Iterator[Finding]:
 )
 def new_format(case: Case) -> Iterator[Finding]:
     yield from format_changes(case)
+
+
+@rule(
+    "COMPAT-14",
+    "an old file trains on as it did",
+    statement="On the mesh that a golden archive was recorded on, the losses after a load of it are"
+    " those that came after the save then.",
+    why="State that loads bit for bit is worth little where the code makes something else of it.",
+    cause="A default that was changed, a loss or a schedule with another meaning, or another order"
+    " of data.",
+    level="should",
+    runs=("golden",),
+    budgeted=True,
+)
+def old_file_trains_on(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "COMPAT-14", "golden")
+    yield from trains_on(case)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pytest_cplife import __version__
-from pytest_cplife.adapter import LifecycleAdapter
+from pytest_cplife.adapter import LifecycleAdapter, TrainingRun
 from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.evidence.golden import (
     CHECKPOINT,
@@ -22,7 +22,7 @@ from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.summary import digests
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.editing import offer
-from pytest_cplife.scenarios.order import Order, set_stage
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 
 class CannotRecord(Exception):
@@ -50,7 +50,25 @@ def golden(rank: Rank, order: Order) -> None:
         stage.recorder.fact(f"{archive.name}: refused", outcome)
         if not outcome:
             stage.recorder.moment(archive.name, run)
+            _go_on(stage, run, archive)
         stage.close(run)
+
+
+def _go_on(stage: Stage, run: TrainingRun, archive: Manifest) -> None:
+    """Make the steps whose losses the archive has, where they can be the same."""
+    spec, name = stage.order.spec, f"{archive.name}: losses"
+    if not archive.losses:
+        stage.recorder.absent("the archives were recorded without the losses that came after", name)
+    elif spec is None or (archive.mesh, archive.seed) != (spec.option, stage.order.seed):
+        why = "on another mesh, or with another seed, than that of an archive losses differ"
+        stage.recorder.absent(why, name)
+    else:
+        with stage.recorder.phase("go on from a golden archive"):
+            stage.align(1)
+            stage.recorder.train(f"{archive.name}: next", run, 1)
+            stage.align(2)
+            if len(archive.losses) > 1:
+                stage.recorder.train(f"{archive.name}: rest", run, len(archive.losses) - 1)
 
 
 def record(
@@ -60,12 +78,14 @@ def record(
     ref: str,
     saving: RunEvidence,
     files: RunEvidence,
+    seed: int,
 ) -> tuple[Path, bool]:
     """Keep `checkpoint` as an archive in `folder`; say where, and whether it is a new one.
 
     Args:
         saving: the run that saved it, and
         files: the one that read it.
+        seed: of both.
 
     Raises:
         CannotRecord: one of them did not get that far.
@@ -91,8 +111,16 @@ def record(
         counters=dict(state.ranks[0].counters),
         digests=full,
         structure=files.fact("structure")[0],
+        losses=tuple(map(float, saving.losses(*_stretches(saving))[0])),
+        seed=seed,
     )
     for known in archives_in(folder) if folder.is_dir() else ():
         if known.says_the_same(manifest):
             return folder / known.name, False
     return keep_archive(folder, checkpoint, manifest), True
+
+
+def _stretches(saving: RunEvidence) -> list[str]:
+    """The stretches after the save that the run got to the end of."""
+    names = ("next", "rest")
+    return [name for name in names if all(name in journal.losses for journal in saving.ranks)]

@@ -26,6 +26,7 @@ _MODULES = (
     "refusing",
     "distributed",
     "trusting",
+    "reported",
     "background",
     "heavy",
     "layouts",

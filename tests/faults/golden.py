@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tests.faults.planting import plant
 from tests.trainers import fsdp2
+from tests.trainers.data import Batch
 
 
 @plant(fsdp2.Adapter, rule="COMPAT-07", subject="global_step", mesh="fsdp=2", earlier=True)
@@ -56,3 +58,17 @@ class NewEntry(fsdp2.Fsdp2Run):
 
     def export_extra(self) -> dict[str, Any]:
         return {"saved_by": "version 2"}
+
+
+@plant(
+    fsdp2.Adapter,
+    rule="COMPAT-14",
+    subject="loss 1 after the load",
+    mesh="fsdp=1",
+    earlier=True,
+)
+class AnotherLoss(fsdp2.Fsdp2Run):
+    """All state loads as ever, and a default of the loss was changed."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        return 0.9 * super().loss(batch)

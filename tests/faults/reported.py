@@ -1,0 +1,80 @@
+"""Faults out of public reports that stand by themselves: one mechanism, one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.faults.planting import plant
+from tests.trainers import fsdp2, sharded
+
+
+@plant(fsdp2.Adapter, rule="LOAD-16", subject="scaler.growth", mesh="fsdp=2", public=("B05",))
+class ScalerStepsAtLoad(fsdp2.Fsdp2Run):
+    """The hidden step of a load goes through the wrapper that drives the loss scaler as well."""
+
+    growth = 0
+
+    def update(self) -> None:
+        super().update()
+        self.growth += 1
+
+    def named_extra_state(self) -> Mapping[str, object]:
+        return {"scaler": {"growth": self.growth}}
+
+    def export_extra(self) -> dict[str, Any]:
+        return super().export_extra() | {"scaler": self.growth}
+
+    def restore_extra(self, payload: Mapping[str, Any]) -> None:
+        super().restore_extra(payload)
+        self.growth = payload["scaler"] + 1
+
+
+@plant(sharded.Adapter, rule="DCP-04", subject="owned", mesh="fsdp=2", public=("B36",))
+class CommonFromTheFirst(sharded.Sharded):
+    """What each rank knows of its own modules has one key, under which torch keeps the first's."""
+
+    owned = ""
+
+    def named_extra_state(self) -> Mapping[str, object]:
+        return {"owned": self.owned or f"module {self.ctx.rank}"}
+
+    def sharded_tensors(self) -> dict[str, Any]:
+        return {**super().sharded_tensors(), **self.named_extra_state()}
+
+    def template(self, layout: Mapping[str, Mapping[str, bool]]) -> dict[str, Any]:
+        return super().template(layout) | {"owned": ""}
+
+    def put(self, tensors: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
+        super().put(tensors, rest)
+        self.owned = tensors["owned"]
+
+
+@plant(fsdp2.Adapter, rule="SAVE-05", subject="shift", mesh="fsdp=2", public=("B50",))
+class AliasesByPointer(fsdp2.Fsdp2Run):
+    """Tensors whose storage was freed all have the pointer 0, and are taken for one another."""
+
+    def export_model(self) -> dict[str, Any]:
+        saved = super().export_model()
+        return saved and saved | {"shift": saved["norm.weight"]}
+
+
+@plant(
+    sharded.Adapter,
+    rule="DCP-01",
+    subject="save sharded (sharding)",
+    mesh="fsdp=2",
+    public=("B140",),
+)
+class WritesBeforeThereIsAFolder(sharded.Sharded):
+    """The first rank makes the folder, and the others write into it at once."""
+
+    def write_tensors(self, folder: Path) -> None:
+        if self.ctx.rank == 0:
+            time.sleep(0.3)
+            folder.mkdir()
+        else:
+            (folder / f"rank-{self.ctx.rank}.txt").write_text("of this rank")
+        super().write_tensors(folder)
