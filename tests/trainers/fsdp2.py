@@ -108,10 +108,13 @@ class Fsdp2Run(LoopRun):
     def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
         check_named(saved)
         for optimizer, state in zip(self.optimizers, saved, strict=True):
-            if state["state"]:
+            trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+            held = {name for group in state["param_groups"] for name in group["params"]}
+            if state["state"] and trained & held <= state["state"].keys():
                 set_optimizer_state_dict(self.model, optimizer, contiguous(state), options=SCATTER)
             else:
-                # A save before the first step: there is no state, so none may be left or made.
+                # Before the first step, or for a new weight, there is no state, so none may be left
+                # or made; torch makes all of it before it refuses a file in which some is missing.
                 restore_optimizer(self.model, optimizer, state)
 
 
