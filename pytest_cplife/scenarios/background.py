@@ -120,11 +120,13 @@ def _save(run: TrainingRun, path: Path) -> Callable[[], None]:
 
 def _offers(stage: Stage, run: TrainingRun) -> bool:
     lacking = [name for name in _NEEDS if name not in stage.offered(run)]
-    if lacking:
-        why = f"capability {', '.join(lacking)} is not offered"
+    why = f"capability {', '.join(lacking)} is not offered" if lacking else ""
+    if not stage.rank.own_process:
+        why = "ranks that share a process cannot communicate in the background"
+    if why:
         stage.recorder.absent(why, "before save", "layout", "at the wait")
         stage.close(run)
-    return not lacking
+    return not why
 
 
 @torch.no_grad()
