@@ -66,7 +66,7 @@ class Fuzzer:
         self._settings = settings
         self._profile = profile
         self._folder = settings.workdir / "fuzz"
-        self._stage = FuzzStage(
+        self.stage = FuzzStage(
             settings.adapter,
             launcher,
             self._folder / "examples",
@@ -80,11 +80,7 @@ class Fuzzer:
     @cached_property
     def driver(self) -> Lifecycle:
         """One for all plans: the model that they are judged by is made once."""
-        return Lifecycle(self._stage)
-
-    @property
-    def stage(self) -> FuzzStage:
-        return self._stage
+        return Lifecycle(self.stage)
 
     def run(self, name: str) -> RunEvidence:
         """The evidence of the run `name` of `FUZZ_RUNS`: one journal with the fact ``fuzzed``."""
@@ -97,7 +93,7 @@ class Fuzzer:
         return self._made[name]
 
     def _searched(self, suite: Suite[Any]) -> Fuzzed:
-        self._stage.folder.mkdir(parents=True, exist_ok=True)
+        self.stage.folder.mkdir(parents=True, exist_ok=True)
         # Only where the examples are others every time anyway: the rest is the same everywhere.
         first = () if self._profile.derandomize else self._known(suite)
         outcome = search(suite, self._profile, first)
@@ -121,7 +117,8 @@ class Fuzzer:
         for path in sorted(self._place.glob(f"{_file_name(suite)}-*.json")):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 replay = read_replay(path)
-                if (replay.suite, replay.adapter) == (suite.name, self._settings.adapter):
+                mine = (replay.suite, replay.adapter) == (suite.name, self._settings.adapter)
+                if mine and set(replay.meshes) <= {spec.option for spec in self.stage.meshes}:
                     yield suite.from_json(replay.example)
 
     def _kept(self, suite: Suite[Any], outcome: Search[Any]) -> Path:
@@ -131,7 +128,7 @@ class Fuzzer:
         digest = blake2b(json.dumps(said).encode(), digest_size=4).hexdigest()
         self._place.mkdir(parents=True, exist_ok=True)
         path = self._place / f"{_file_name(suite)}-{digest}.json"
-        write_replay(path, suite, self._stage, outcome.found)
+        write_replay(path, suite, self.stage, outcome.found)
         return path
 
 
