@@ -62,7 +62,7 @@ def _overwrite(rank: Rank, order: Order, kind: Kind) -> None:
             last = FolderState("generation 2", book.keep(path.parent), tree_digest(path), False)
             book.write([last, *choose(together, _STATES)])
             stage.recorder.fact("names", names_in(path.parent))
-            stage.recorder.fact("states", len({state.tree for state in together}))
+            stage.recorder.fact("instants", len({state.tree for state in together}))
     stage.close(run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,24 +18,31 @@ from tests.trainers import fsdp2
 FULL = "a disk full from the first byte on rank 0 over a checkpoint"
 
 
-@plant(fsdp2.Adapter, rule="CRASH-01", subject=FULL, mesh="fsdp=2")
-class TellsNobody(fsdp2.Fsdp2Run):
-    """The rank that writes raises, and the others wait for it in a barrier."""
+class Alone(fsdp2.Fsdp2Run):
+    """Base: what becomes of the write only the rank that makes it knows."""
 
     def save(self, path: Path) -> None:
         payload = {"model": self.export_model(), "optimizers": self.export_optimizers()}
         schedulers = [scheduler.state_dict() for scheduler in self.schedulers]
         if self.ctx.rank == 0:
             self.write({**payload, "schedulers": schedulers, **self.counters()}, path)
+        self.wait()
+
+    def wait(self) -> None:
         self.barrier()
 
 
-@plant(fsdp2.Adapter, rule="CRASH-01", subject=FULL, mesh="fsdp=2")
-class WaitsForNobody(TellsNobody):
-    """The ranks that do not write go on at once, whatever becomes of the file."""
+@plant(fsdp2.Adapter, rule="CRASH-01", subject=FULL, mesh="fsdp=2", likely="before anybody raises")
+class TellsNobody(Alone):
+    """The rank that writes raises, and the others wait for it in a barrier."""
 
-    def barrier(self) -> None:
-        pass
+
+@plant(fsdp2.Adapter, rule="CRASH-01", subject=FULL, mesh="fsdp=2", likely="without asking")
+class WaitsForNobody(Alone):
+    """The ranks that do not write go on after a while, whatever has become of the file."""
+
+    def wait(self) -> None:
+        time.sleep(0.2)
 
 
 @plant(fsdp2.Adapter, rule="CRASH-02", subject=FULL, mesh="fsdp=2")
@@ -63,12 +71,19 @@ class RemovesFirst(fsdp2.Fsdp2Run):
         super().write(payload, path)
 
 
-@plant(fsdp2.Adapter, rule="CRASH-03", subject=FULL, mesh="fsdp=2")
+@plant(fsdp2.Adapter, rule="CRASH-03", subject=FULL, mesh="fsdp=2", likely="written in place")
 class WritesInPlace(InPlace):
     __doc__ = InPlace.__doc__
 
 
-@plant(fsdp2.Adapter, rule="CRASH-03", subject=FULL, mesh="fsdp=2", public=("B133",))
+@plant(
+    fsdp2.Adapter,
+    rule="CRASH-03",
+    subject=FULL,
+    mesh="fsdp=2",
+    public=("B133",),
+    likely="before the newer has its name",
+)
 class MakesRoom(RemovesFirst):
     __doc__ = RemovesFirst.__doc__
 
@@ -113,6 +128,7 @@ class HalfIsEnough(Parts):
     rule="CRASH-09",
     subject="generation 2, rank 0 before opening rest.pt",
     mesh="fsdp=2",
+    likely="one after the other",
 )
 class PartByPart(Parts):
     """One file after the other is replaced: weights of one step, and moments of another."""
