@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
 from tests.faults.planting import plant
-from tests.trainers import fsdp2, sharded
+from tests.trainers import fsdp2, sgd, sharded, tp_only
+from tests.trainers.model import TinyNet
 
 
 @plant(fsdp2.Adapter, rule="LOAD-16", subject="scaler.growth", mesh="fsdp=2", public=("B05",))
@@ -78,3 +86,51 @@ class WritesBeforeThereIsAFolder(sharded.Sharded):
         else:
             (folder / f"rank-{self.ctx.rank}.txt").write_text("of this rank")
         super().write_tensors(folder)
+
+
+@plant(fsdp2.Adapter, rule="SAVE-13", subject="head.bias", mesh="fsdp=2", public=("B55",))
+class FlatFile(fsdp2.Fsdp2Run):
+    """The file's tensors are views of one buffer, which later tools take for tied."""
+
+    def export_model(self) -> dict[str, Any]:
+        saved = super().export_model()
+        floats = {k: v for k, v in saved.items() if v.dtype == torch.float32}
+        if floats:
+            flat = torch.cat([value.flatten() for value in floats.values()])
+            parts = flat.split([value.numel() for value in floats.values()])
+            pairs = zip(floats.items(), parts, strict=True)
+            saved |= {name: part.view_as(value) for (name, value), part in pairs}
+        return saved
+
+
+@plant(tp_only.Adapter, rule="GRAD-01", subject="train (uninterrupted)", mesh="tp=2")
+class LoopsOverAllAtOnce(tp_only.Adapter):
+    """The optimizer loops over all at once, as it does on GPUs, and refuses two kinds of them."""
+
+    def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
+        return [torch.optim.AdamW(model.parameters(), lr=0.02, foreach=True)]
+
+
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-01",
+    subject="load (resumed)",
+    mesh="fsdp=2,tp=2",
+    public=("B31",),
+)
+class CutsWithoutOffsets(fsdp2.Fsdp2Run):
+    """Each rank cuts its part out of a whole that does not divide, which torch cannot over two."""
+
+    def restore_model(self, saved: dict[str, Any]) -> None:
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, dict(saved), options=options)
+
+
+@plant(sgd.Adapter, rule="LOAD-01", subject="load (resumed)", mesh="fsdp=2")
+class ExpectsState(fsdp2.Fsdp2Run):
+    """torch's setter is asked also where the optimizer keeps nothing, and finds no device."""
+
+    def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        for optimizer, state in zip(self.optimizers, saved, strict=True):
+            options = StateDictOptions(full_state_dict=True)
+            set_optimizer_state_dict(self.model, optimizer, dict(state), options=options)

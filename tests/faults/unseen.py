@@ -8,26 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tests.faults.planting import plant
 from tests.trainers import fsdp2
-
-
-@plant(fsdp2.Adapter, rule="", subject="model", mesh="fsdp=2", public=("B55",))
-class FlatFile(fsdp2.Fsdp2Run):
-    """The file's tensors are views of one buffer, which later tools take for tied."""
-
-    def export_model(self) -> dict[str, Any]:
-        saved = super().export_model()
-        floats = {k: v for k, v in saved.items() if v.dtype == torch.float32}
-        if floats:
-            flat = torch.cat([value.flatten() for value in floats.values()])
-            parts = flat.split([value.numel() for value in floats.values()])
-            pairs = zip(floats.items(), parts, strict=True)
-            saved |= {name: part.view_as(value) for (name, value), part in pairs}
-        return saved
 
 
 @plant(fsdp2.Adapter, rule="", subject="embed.weight[step]", mesh="fsdp=2", public=("B155",))
