@@ -191,7 +191,6 @@ OWNERS: dict[tuple[str, str], str] = {
     ("ungathered", "load serial"): "SEC-07",
     ("marked", "start"): "SEC-02",
     ("marked", "edit"): "SEC-02",
-    ("marked", "step"): "SEC-02",
     ("marked", "offer a file with foreign code"): "SEC-02",
     ("marked", "offer a file with an object"): "SEC-03",
     ("marked", "close"): "SEC-02",
