@@ -94,20 +94,19 @@ def _signature(folder: Path) -> tuple[object, ...]:
 def choose(states: Iterable[FolderState], limit: int) -> list[FolderState]:
     """At most `limit` different states, those first in which most is at stake.
 
-    First the first of each content of the path itself, then what was there before a rename or a
-    removal, then the others; of too many of one kind some that lie evenly apart.
+    One for each content of the path itself comes first, and among these what was there before a
+    rename or a removal; then the others, in the same order. Of too many of one kind some are taken
+    that lie evenly apart.
     """
     unique: dict[tuple[str, bool], FolderState] = {}
-    for state in sorted(states, key=lambda each: each.moment):
-        known = unique.setdefault((state.tree, state.fresh), state)
-        if state.decisive and not known.decisive:
-            unique[state.tree, state.fresh] = state
+    for state in sorted(states, key=lambda each: (not each.decisive, each.moment)):
+        unique.setdefault((state.tree, state.fresh), state)
     contents: set[str] = set()
-    ranked: tuple[list[FolderState], ...] = ([], [], [])
+    ranked: tuple[list[FolderState], ...] = ([], [], [], [])
     for state in unique.values():
-        new = state.checkpoint not in contents
+        known = state.checkpoint in contents
         contents.add(state.checkpoint)
-        ranked[0 if new else 1 if state.decisive else 2].append(state)
+        ranked[2 * known + (not state.decisive)].append(state)
     chosen: list[FolderState] = []
     for group in ranked:
         chosen += _spread(group, limit - len(chosen))
