@@ -9,11 +9,12 @@ from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.order import Order, Stage, set_stage
+from pytest_cplife.scenarios.order import Order, Stage, seed_streams, set_stage
 
 STEPS = 2
 """Adam's first step after a fresh start hides what it has lost; the second does not."""
 _WIDE, _NARROW = 16, 1
+_OTHER_STREAMS = 100
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -23,7 +24,11 @@ def onward(rank: Rank, order: Order) -> None:
 
 
 def resume_twice(stage: Stage) -> None:
-    """Load and go on; then once more, from weights that are shaken a little."""
+    """Load and go on; then once more, from weights that are shaken a little.
+
+    The second time with other random streams, too: where a step depends on noise that is not
+    dropout, the two are far apart, and no other mesh is held to what the first one did.
+    """
     for name in ("onward", "shaken"):
         run = stage.start()
         assert stage.order.source is not None
@@ -45,6 +50,8 @@ def go_on(stage: Stage, run: TrainingRun, name: str) -> None:
     silence(run)
     stage.recorder.moment(name, run)
     stage.align(1)
+    if name == "shaken":
+        seed_streams(stage.order.seed, stage.rank.rank, _OTHER_STREAMS)
     with stage.recorder.phase("go on"):
         for step in range(1, STEPS + 1):
             run.train(1)

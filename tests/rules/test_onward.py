@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.snapshot import Snapshot
+from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.case import NotCovered
-from pytest_cplife.rules.model import Measurement, Violation
+from pytest_cplife.rules.model import Measurement, Outcome, Violation
 from pytest_cplife.rules.onward import same_predictions, same_steps
+from pytest_cplife.rules.registry import get_rule
+from pytest_cplife.session import Session
+from pytest_cplife.settings import Settings
 from tests.rules.builders import Lab, measured
+from tests.trainers import fsdp2
+from tests.trainers.data import Batch
+from tests.trainers.model import TinyNet
 
 WEIGHTS = {"a": torch.tensor([1.0, -2.0, 3.0]), "b": torch.tensor([0.5, 0.25]), "c": torch.ones(1)}
 MOVES = {"a": torch.tensor([0.1, 0.2, -0.1]), "b": torch.tensor([0.3, 0.1]), "c": torch.ones(1)}
@@ -91,7 +100,7 @@ def test_a_scaled_step_is_found_in_a_tensor_of_one_element(lab: Lab) -> None:
 
 
 def test_a_trainer_that_follows_its_rounding_is_not_judged(lab: Lab) -> None:
-    with pytest.raises(NotCovered, match="rounding alone"):
+    with pytest.raises(NotCovered, match="rounding, or noise"):
         judge(lab, elsewhere(lab, ("a", 2.0)), sensitivity=0.5)
 
 
@@ -109,3 +118,27 @@ def test_a_prediction(lab: Lab, value: float, wrong: int) -> None:
     run = lab.run("crossed", facts={"prediction": [seen] * 2})
     found = list(same_predictions(origin, run, origin="dp1"))
     assert sum(isinstance(finding, Violation) for finding in found) == wrong
+
+
+class _NoisyRun(fsdp2.Fsdp2Run):
+    def loss(self, batch: Batch) -> torch.Tensor:
+        # Of this rank's own samples, from the global stream: other ranks draw other numbers.
+        return super().loss(batch) * (1 + torch.rand(()))
+
+
+class Noisy(fsdp2.Adapter):
+    """Draws noise that is not dropout; another mesh has other ranks, and so another step."""
+
+    meshes = ("fsdp=1", "fsdp=2")
+    run_class = _NoisyRun
+
+    def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
+        # Adam would hide a factor.
+        return [torch.optim.SGD(model.parameters(), lr=0.1)]
+
+
+def test_a_trainer_with_noise_of_its_own_is_not_judged(tmp_path: Path) -> None:
+    with Session(Settings("tests.rules.test_onward:Noisy", tmp_path)) as session:
+        verdict = session.judge(get_rule("GO-13"), MeshSpec.parse("fsdp=2"))
+    assert verdict.outcome is Outcome.NOT_COVERED, verdict.violations
+    assert "noise that is not dropout" in verdict.reason
