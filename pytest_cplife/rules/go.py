@@ -10,7 +10,7 @@ from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.files import file_averages, same_file
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.onward import same_predictions, same_steps
-from pytest_cplife.rules.parts import carried, compare_parts
+from pytest_cplife.rules.parts import carried, compare_parts, extra_values
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 from pytest_cplife.rules.save import file_model, file_state, unchanged
@@ -109,9 +109,10 @@ def losses_equal(case: Case) -> Iterator[Finding]:
 )
 def counters_equal(case: Case) -> Iterator[Finding]:
     a, b = case["uninterrupted"].at("end"), case["resumed"].at("end")
-    yield from compare_parts(
-        case, case["resumed"], a, b, "counters", "schedulers", "hyperparameters", "extra state"
-    )
+    parts = ["counters", "schedulers", "hyperparameters"]
+    if extra_values(a) or extra_values(b):
+        parts.append("extra state")
+    yield from compare_parts(case, case["resumed"], a, b, *parts)
 
 
 @rule(

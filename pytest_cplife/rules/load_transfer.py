@@ -22,8 +22,7 @@ _NEEDS = ("load_pretrained",)
     statement="load_pretrained() of a file, whole or with a module less or more, gives every weight"
     " that file and model share the file's value, bit for bit, and leaves all other weights, the"
     " optimizer's state and the counters as they were.",
-    why="Fine-tuning starts from what was trained; what was skipped without a word starts from"
-    " noise.",
+    why="Fine-tuning starts from what was trained; what was skipped without a word was not.",
     cause="Keys that do not match, a load of DTensors by halves, or a resume in disguise.",
     runs=_RUNS,
     needs=_NEEDS,

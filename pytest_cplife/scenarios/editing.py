@@ -53,11 +53,10 @@ def offer_edits(
     for name, edit in edits.items():
         run = stage.start()
         path = stage.order.output.with_name(name.replace(" ", "-"))
-        if name in stepped and stage.adapter.live_load:
-            with stage.recorder.phase("step"):
+        with stage.recorder.phase("edit"):
+            if name in stepped and stage.adapter.live_load:
                 stage.align(0)
                 run.train(1)
-        with stage.recorder.phase("edit"):
             touched = _edit(stage, run, source, path, edit, name)
         if touched:
             if name in apart and stage.rank.rank == 0:

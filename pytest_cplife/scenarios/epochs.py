@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_cplife.adapter import LifecycleAdapter, TrainingRun
@@ -43,7 +44,9 @@ def epochs(rank: Rank, order: Order) -> None:
     stage.recorder.fact("stops", (points, end, stage.adapter.steps_per_epoch))
     run = stage.start()
     stage.align(0)
-    _train(stage, run, 0, points, end, saving=True)
+    for point in _train(stage, run, 0, points, end):
+        with stage.recorder.phase("save"):
+            run.save(_place(stage.order.output, point, points))
     stage.recorder.moment("end", run)
     stage.close(run)
 
@@ -59,22 +62,22 @@ def epochs_resumed(rank: Rank, order: Order) -> None:
             run.load(_place(order.source, point, points))
             run.ready()
         stage.align(_stretch(point, points))
-        _train(stage, run, point, points, end, saving=False)
+        for _ in _train(stage, run, point, points, end):
+            pass
         stage.recorder.moment(f"end from {point}", run)
         stage.close(run)
 
 
 def _train(
-    stage: Stage, run: TrainingRun, start: int, points: tuple[int, ...], end: int, *, saving: bool
-) -> None:
+    stage: Stage, run: TrainingRun, start: int, points: tuple[int, ...], end: int
+) -> Iterator[int]:
+    """Train from step `start` to step `end`, and give each stop on the way."""
     origin = f" from {start}" if start else ""
     for step in range(start + 1, end + 1):
         with stage.recorder.phase("train"):
             stage.recorder.train(f"step {step}{origin}", run, 1, values=False)
         if step in points:
-            if saving:
-                with stage.recorder.phase("save"):
-                    run.save(_place(stage.order.output, step, points))
+            yield step
             # Streams are aligned at each stop, whether or not the run stops there.
             stage.align(_stretch(step, points))
 
