@@ -50,7 +50,10 @@ def proved(
     """
     before = {rank: s for rank, s in first.items() if rank not in finished}
     now = {rank: s for rank, s in second.items() if rank not in finished}
-    if not now or not still(before, now):
+    if not now or not still(before, now) or any(_is_late(rank, second) for rank in now):
+        return False
+    # Also those that have returned: their threads may still have to answer a connection.
+    if not all(second[rank].has_looked_since(first[rank]) for rank in first):
         return False
     if find_clashes(second, finished):
         return True
@@ -59,6 +62,16 @@ def proved(
     functions = {sample.function for sample in now.values()}
     waiting = any(sample.standing == "rendezvous" for sample in now.values())
     return waiting and (bool(finished) or len(functions) > 1 or functions <= {"recv", "send"})
+
+
+def _is_late(rank: int, samples: Mapping[int, Sample]) -> bool:
+    """Whether the rank is still making a group that another of its members already has."""
+    mine = samples[rank]
+    return mine.standing == "rendezvous" and any(
+        rank in ranks and name not in mine.groups
+        for other in samples.values()
+        for name, ranks in other.groups.items()
+    )
 
 
 def find_clashes(samples: Mapping[int, Sample], finished: frozenset[int]) -> list[Clash]:

@@ -23,7 +23,7 @@ from pytest_cplife.launchers.worker import serve
 # The parent's ends of every channel of every live pool. A rank forked later inherits them, and
 # would keep its elders from ever seeing that the parent is gone, so it closes them first.
 _PARENT_ENDS: set[Channel] = set()
-_REAP_SECONDS = 5.0
+_REAP_SECONDS = 30.0
 _LOG_TAIL = 8000
 
 

@@ -49,6 +49,7 @@ class Sample:
         place: where in the code, for messages.
         stack: the Python stacks of its threads, the called function's first.
         fingerprint: equal in two samples only if nothing has moved between them.
+        wakes: how often each thread has woken that does so whether there is work or not.
         ops: the collectives it has entered, oldest first, as far back as the recorder reaches.
         groups: global ranks by group name.
     """
@@ -58,12 +59,20 @@ class Sample:
     place: str
     stack: str
     fingerprint: tuple[Any, ...]
+    wakes: Mapping[str, int]
     ops: tuple[Op, ...]
     groups: Mapping[str, list[int]]
 
     @property
     def pending(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.pending)
+
+    def has_looked_since(self, earlier: Sample) -> bool:
+        """Whether its threads that look for work have looked since, and more than once: what had
+        reached the process by then has been taken up. On a busy machine that can take long."""
+        return set(self.wakes) == set(earlier.wakes) and all(
+            count >= earlier.wakes[thread] + 2 for thread, count in self.wakes.items()
+        )
 
 
 def take_sample(recorder: Recorder) -> Sample:
@@ -78,7 +87,7 @@ def take_sample(recorder: Recorder) -> Sample:
     # The one that tells most: a trainer may well run in a thread while the main one is parked.
     order: list[Standing] = ["running", "rendezvous", "collective", "parked"]
     shown = min(frames, key=lambda t: (order.index(standings[t]), t != main.ident))
-    counters = _counters(skip=threading.get_native_id())
+    counters, wakes = _counters(skip=threading.get_native_id())
     for ident, frame in frames.items():
         if frame.f_code.co_name in _POLLING:  # it wakes to look into the store
             # After a fork the main thread's object still has the parent's number.
@@ -98,6 +107,7 @@ def take_sample(recorder: Recorder) -> Sample:
             tuple(sorted(counters.items())),
             ops[-1:],
         ),
+        wakes=wakes,
         ops=ops,
         groups=torch_private.group_ranks(),
     )
@@ -133,24 +143,26 @@ def _place(frame: FrameType) -> str:
     return f"{where}: {line}{called}"
 
 
-def _counters(skip: int) -> dict[str, tuple[str, ...]]:
+def _counters(skip: int) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
     """Context switches by thread: a sleeping thread for which they stand still has not run.
 
-    Empty where the system does not tell; the Python frames then have to do.
+    Those that wake without work are apart. Empty where the system does not tell; the Python frames
+    then have to do.
     """
     counters: dict[str, tuple[str, ...]] = {}
+    wakes: dict[str, int] = {}
     try:
         for task in Path("/proc/self/task").iterdir():
             fields = dict(
                 line.split(":", 1) for line in (task / "status").read_text().splitlines() if line
             )
-            if task.name != str(skip) and fields["Name"].strip() not in _RESTLESS:
+            switches = fields["voluntary_ctxt_switches"].strip()
+            if fields["Name"].strip() in _RESTLESS:
+                wakes[task.name] = int(switches)
+            elif task.name != str(skip):
                 sleeps = fields["State"].strip().startswith("S")
-                counters[task.name] = (
-                    fields["voluntary_ctxt_switches"].strip(),
-                    # One that runs has moved, even if it was never switched out.
-                    "" if sleeps else str(time.monotonic_ns()),
-                )
+                # One that runs has moved, even if it was never switched out.
+                counters[task.name] = (switches, "" if sleeps else str(time.monotonic_ns()))
     except (OSError, KeyError, ValueError):
-        return {}
-    return counters
+        return {}, {}
+    return counters, wakes

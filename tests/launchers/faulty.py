@@ -32,6 +32,7 @@ def _reduce(size: int = 4) -> None:
 def raises(rank: Rank) -> None:
     _reduce()
     if rank.rank == 1:
+        time.sleep(0.3)  # the others are waiting by now
         print("just before the fault")
         raise Unpicklable("the planted fault")
     _reduce()
@@ -53,6 +54,7 @@ def returns_what_is_on_the_gpu(rank: Rank) -> object:
 
 def exits(rank: Rank, status: int) -> None:
     if rank.rank == 1:
+        time.sleep(0.3)
         sys.exit(status)
     _reduce()
 

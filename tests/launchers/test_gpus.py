@@ -92,7 +92,7 @@ def test_the_warm_up_computes_no_gradients() -> None:
         "from pytest_cplife.launchers.warm import warm_parent\n"
         "warm_parent()\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(
