@@ -196,7 +196,7 @@ def test_a_collective_that_completes_by_itself_is_no_failure(launcher: Launcher)
 
 def test_a_collective_that_waits_for_slower_ranks_is_no_failure_either(launcher: Launcher) -> None:
     world = launcher.world(3, "faults")
-    world.run(faulty.unwaited_by_the_first, 1.5)
+    world.run(faulty.unwaited_by_the_first, 2.5)
     assert "rank 0: a collective was not waited for" in world.notes
     assert world.run(bodies.total, 0.0) == [3.0] * 3
 
