@@ -59,6 +59,7 @@ OWNERS: dict[tuple[str, str], str] = {
     ("relayed thrice", "close"): "GO-09",
     ("midway", "start"): "SAVE-11",
     ("midway", "train"): "SAVE-11",
+    ("midway", "save"): "SAVE-11",
     ("midway", "train on"): "SAVE-11",
     ("midway", "read"): "SAVE-11",
     ("midway", "close"): "SAVE-11",

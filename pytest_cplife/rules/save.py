@@ -338,6 +338,9 @@ def save_before_step(case: Case) -> Iterator[Finding]:
     yield from compare(case, run.assembler, "gradients", expected, observed, moment=after.label)
     a, b = case["uninterrupted"].at(moment), run.at(moment)
     yield from compare_parts(case, run, a, b, *_TRAINED, noisy_at=moment)
+    if not all(run.fact("saved")):
+        yield from _written(run)
+        return
     file = run.file("saved midway")
     yield from file_model(case, file, run, before, "file saved midway")
     if file.optimizers:

@@ -13,7 +13,14 @@ from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import next_step, train_to_save_point
 
-_WANTED = ("before save", "after save", "gradients before", "gradients after", "saved midway")
+_WANTED = (
+    "saved",
+    "before save",
+    "after save",
+    "gradients before",
+    "gradients after",
+    "saved midway",
+)
 
 
 def midway(rank: Rank, order: Order) -> None:
@@ -47,10 +54,12 @@ def _saving_before_next_step(stage: Stage, run: TrainingRun) -> Iterator[None]:
         stage.recorder.moment("before save", run)
         stage.recorder.fact("gradients before", _gradients(stage, run))
         try:
-            run.save(stage.order.output)
+            with stage.recorder.phase("save"):
+                run.save(stage.order.output)
         except NotImplementedError as reason:
             stage.recorder.absent(f"no save between backward and step ({reason})", *_WANTED)
             return
+        stage.recorder.fact("saved", stage.order.output.exists())
         stage.recorder.moment("after save", run)
         stage.recorder.fact("gradients after", _gradients(stage, run))
 

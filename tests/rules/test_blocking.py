@@ -26,7 +26,7 @@ def judge_all(adapter: str, folder: Path) -> list[Verdict]:
     [
         ("NoStart", {"PLACE-01"}, "PLACE-01"),
         ("NoSave", {"SAVE-01"}, "SAVE-01"),
-        ("SavesElsewhere", {"SAVE-01", "SAVE-09"}, "SAVE-01"),
+        ("SavesElsewhere", {"SAVE-01", "SAVE-09", "SAVE-11"}, "SAVE-01"),
         ("NoLoad", {"LOAD-01"}, "LOAD-01"),
     ],
 )
