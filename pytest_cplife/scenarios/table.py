@@ -68,7 +68,8 @@ RUNS = {
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
         RunKind("nudged", nudged),
-        RunKind("epochs", epochs),
+        # Where a save does not work, what comes of many is no question.
+        RunKind("epochs", epochs, after="saving"),
         RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
         RunKind("converted", converted),
         RunKind("transferred", transferred, lane="resume", after="saving"),

@@ -134,14 +134,15 @@ class Adapter(LoopAdapter):
     run_class: type[Fsdp2Run] = Fsdp2Run
 
     def placement_plan(self, spec: MeshSpec) -> Mapping[str, Mapping[str, str]]:
-        cut = {"dp": "R", "fsdp": "S(0)"}
-        data = {name: place for name, place in cut.items() if name in spec.names}
+        # Shards over the last dimension that carries data, replicas over those before it.
+        *replicas, shards = [name for name in spec.names if name != "tp"]
+        data = {**dict.fromkeys(replicas, "R"), shards: "S(0)"}
         plan = {"": data}
         for block in ("blocks.0", "blocks.1") if "tp" in spec.names else ():
             # What both cut along one dimension lies as if tp had come first.
-            plan[f"{block}.up"] = {"fsdp": "S(0,sf=2)", "tp": "S(0)"}
-            plan[f"{block}.down.weight"] = {"fsdp": "S(0)", "tp": "S(1)"}
-            plan[f"{block}.down.bias"] = {"fsdp": "S(0)", "tp": "R"}
+            plan[f"{block}.up"] = {**data, shards: "S(0,sf=2)", "tp": "S(0)"}
+            plan[f"{block}.down.weight"] = {**data, "tp": "S(1)"}
+            plan[f"{block}.down.bias"] = {**data, "tp": "R"}
         return plan
 
     def wrap(self, module: nn.Module, ctx: RankContext) -> TinyNet:
