@@ -6,7 +6,7 @@ from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.checkpoint import CheckpointView
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.editing import Edit, NothingToEdit, editable, offer_edits
-from pytest_cplife.scenarios.marking import Keepsake, Mark, ran
+from pytest_cplife.scenarios.marking import Keepsake, Mark, forget, ran
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 ENTRY = "an_object_of_another_version"
@@ -15,6 +15,7 @@ ENTRY = "an_object_of_another_version"
 def marked(rank: Rank, order: Order) -> None:
     """Load files with an object as a further entry, and note whether its code ran."""
     stage = set_stage(rank, order)
+    forget(ENTRY)
     offer_edits(stage, EDITS)
     stage.recorder.fact("foreign code ran", ran(ENTRY))
 

@@ -35,8 +35,13 @@ class Keepsake:
     text: str
 
 
+def forget(name: str) -> None:
+    """Begin anew: a run that ended early in this process may have left the mark."""
+    MARKS.discard(name)
+
+
 def ran(name: str) -> bool:
     """Whether the mark's code ran since this was last asked."""
     found = name in MARKS
-    MARKS.discard(name)
+    forget(name)
     return found

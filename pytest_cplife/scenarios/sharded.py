@@ -10,7 +10,7 @@ from pytest_cplife.evidence.observe import view_tensor
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.damaging import DAMAGES, damaged_copy
 from pytest_cplife.scenarios.editing import NothingToEdit, heard, offer
-from pytest_cplife.scenarios.marking import ran
+from pytest_cplife.scenarios.marking import forget, ran
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import next_step, train_to_save_point
 
@@ -96,6 +96,7 @@ def _damage(stage: Stage, copy: Path, name: str) -> None:
 
 def _offer(stage: Stage, run: TrainingRun, copy: Path, name: str) -> None:
     stage.recorder.moment(f"{name}: before", run)
+    forget(name)
     with stage.recorder.phase(f"offer a checkpoint with {name}"):
         with heard() as told:
             outcome = offer(lambda: run.load_sharded(copy), run)
