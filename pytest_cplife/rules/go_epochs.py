@@ -15,9 +15,9 @@ from pytest_cplife.rules.registry import rule
 @rule(
     "GO-16",
     "stops within and between epochs",
-    statement="A run that is stopped in the middle of an epoch or at its edge, in the first epoch or"
-    " the second, ends two epochs later as the one that was not: weights, buffers, optimizer state,"
-    " averages, hyperparameters, schedulers and counters.",
+    statement="A run that is stopped in the middle of an epoch or at its edge, in the first epoch"
+    " or the second, ends after two epochs as the one that was not: weights, buffers, optimizer"
+    " state, averages, hyperparameters, schedulers and counters.",
     why="A stop comes when it comes; what is right in the first epoch may count from its start"
     " ever after.",
     cause="A position within the epoch taken for the step, state of an epoch that is made at its"
