@@ -68,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "'dp=2,cp=2'.",
     )
     _divide_gpus(config)
+    if config.getoption("cplife_selftest"):
+        from pytest_cplife.selfchecking import start_selftest
+
+        start_selftest(config)
+        return
     replay = resolve_replay(config)
     if replay is not None:
         from pytest_cplife.replaying import start_replay
@@ -115,6 +120,10 @@ def pytest_pycollect_makemodule(
 ) -> pytest.Module | None:
     """Give the suite's modules their stable ids, however they came to be collected."""
     # The cheap half of the question first: this is asked about every module of every run.
+    if module_path.parent.name == "selftest":
+        from pytest_cplife.selfchecking import selftest_module
+
+        return selftest_module(module_path, parent)
     if module_path.parent.name != "conformance":
         return None
     from pytest_cplife.collection import FOLDER, ConformanceModule, suite_folder

@@ -37,11 +37,17 @@ class Session:
             verdict = session.judge(get_rule("GO-02"), MeshSpec.parse("cp=2"))
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, launcher: Launcher | None = None) -> None:
+        """
+        Args:
+            launcher: live ranks of the caller's, who ends them; by default they are the
+                session's own.
+        """
         self.settings = settings
+        self._lent = launcher
         self._declared: Declared | None = None
         self._runner: Runner | None = None
-        self._launcher: Launcher | None = None
+        self._launcher: Launcher | None = launcher
         self._fuzzer: Fuzzer | None = None
         self._meshes: tuple[MeshSpec, ...] = ()
 
@@ -111,11 +117,9 @@ class Session:
 
     def close(self) -> None:
         """End every process that the session started."""
-        if self._launcher is not None:
+        if self._launcher is not None and self._lent is None:
             self._launcher.close()
-            self._launcher = None
-            self._runner = None
-            self._fuzzer = None
+        self._launcher, self._runner, self._fuzzer = self._lent, None, None
 
     def _judge(self, rule: Rule, spec: MeshSpec | None) -> Verdict:
         mesh = "" if spec is None else str(spec)

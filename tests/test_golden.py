@@ -6,28 +6,28 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from pytest_cplife.selftest.bench import Bench
 
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import get_rule
-from tests.faults.bench import bench, session
 
 HEALTHY = (
     ("pytest_cplife.reference_impl:Adapter", "fsdp=2,tp=2"),
-    ("tests.trainers.bf16_master:Adapter", "fsdp=2"),
-    ("tests.trainers.epoch_end:Adapter", "fsdp=2"),
+    ("pytest_cplife.selftest.trainers.bf16_master:Adapter", "fsdp=2"),
+    ("pytest_cplife.selftest.trainers.epoch_end:Adapter", "fsdp=2"),
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def live_ranks() -> Iterator[None]:
-    with bench():
-        yield
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        yield made
 
 
 @pytest.mark.parametrize(("ref", "mesh"), HEALTHY)
-def test_an_archive_of_one_rank_loads_on_any_mesh(ref: str, mesh: str) -> None:
-    with session(ref, earlier=ref) as judge:
+def test_an_archive_of_one_rank_loads_on_any_mesh(bench: Bench, ref: str, mesh: str) -> None:
+    with bench.session(ref, earlier=ref) as judge:
         verdicts = [
             judge.judge(get_rule(rule), MeshSpec.parse(mesh)) for rule in ("COMPAT-07", "COMPAT-08")
         ]

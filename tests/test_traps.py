@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.faults.catalogue import FAULTS, UNSEEN
-from tests.faults.traps import NOT_PLANTED, TRAPS
+from pytest_cplife.selftest.catalogue import FAULTS, UNSEEN
+from pytest_cplife.selftest.faults.traps import NOT_PLANTED, TRAPS
 
 NAMES = {fault.name for fault in FAULTS}
 

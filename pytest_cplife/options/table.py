@@ -146,6 +146,12 @@ OPTIONS = (
     ),
     Option("replay", "argument", "FILE", "try the one example again that a failed FUZZ rule kept"),
     Option("certify", "flag", "", "refuse deselection, expected failures and fewer meshes"),
+    Option(
+        "selftest",
+        "action",
+        "",
+        "judge planted faults and healthy trainers: does the suite find what it must, here?",
+    ),
     Option("new-adapter", "argument", "PATH", "write a commented template of an adapter and exit"),
 )
 """In the order of the help."""
@@ -153,7 +159,7 @@ OPTIONS = (
 RANKS = frozenset({"max-world-size", "device", "backend", "launcher", "timeout"})
 """Options about ranks, which are as good for users' own tests."""
 
-WITHOUT_ADAPTER = RANKS | {"adapter", "replay", "rules", "new-adapter"}
+WITHOUT_ADAPTER = RANKS | {"adapter", "replay", "rules", "selftest", "new-adapter"}
 """Options that mean something where no adapter is given."""
 
 

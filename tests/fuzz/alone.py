@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from tests.trainers import fsdp2
+from pytest_cplife.selftest.trainers import fsdp2
 
 
 class Run(fsdp2.Fsdp2Run):

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_cplife.selftest.bench import Bench
+from pytest_cplife.selftest.catalogue import FAULTS
+from pytest_cplife.selftest.planting import Fault
 
 from pytest_cplife.fuzz import trees
 from pytest_cplife.fuzz.plans import Plan
@@ -17,9 +20,6 @@ from pytest_cplife.fuzz.tensor_suites import RoundTripSuite
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import get_rule
-from tests.faults.bench import bench, session
-from tests.faults.catalogue import FAULTS
-from tests.faults.planting import Fault
 from tests.fuzz.conftest import StageFactory
 
 FUZZED = [fault for fault in FAULTS if fault.rule.startswith("FUZZ-")]
@@ -51,15 +51,15 @@ SMALLEST = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def live_ranks() -> Iterator[None]:
-    with bench():
-        yield
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        yield made
 
 
 @pytest.mark.parametrize("fault", FUZZED, ids=lambda fault: f"{fault.rule}-{fault.name}")
-def test_fault_is_found_and_made_small(fault: Fault) -> None:
-    with session(fault.adapter_ref, profile=fault.profile) as judge:
+def test_fault_is_found_and_made_small(bench: Bench, fault: Fault) -> None:
+    with bench.session(fault.adapter_ref, profile=fault.profile) as judge:
         verdict = judge.judge(get_rule(fault.rule), None)
         assert verdict.outcome is Outcome.FAILED, verdict.measurements
         assert fault.subject in [violation.subject for violation in verdict.violations]
@@ -81,6 +81,6 @@ def _size(suite: str, example: dict[str, Any]) -> tuple[int, ...]:
 
 def test_careful_adapter_has_no_fault(stage: StageFactory) -> None:
     some = Profile("some", examples=100, shrinks=1, derandomize=True)
-    outcome = search(RoundTripSuite(stage("tests.faults.careful:Careful")), some)
+    outcome = search(RoundTripSuite(stage("pytest_cplife.selftest.faults.careful:Careful")), some)
     assert outcome.found is None, outcome.found
     assert outcome.examples > 60

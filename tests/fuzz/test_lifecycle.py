@@ -19,7 +19,7 @@ ONE, TWO = (MeshSpec.parse(mesh) for mesh in MESHES)
 
 
 def test_state_that_a_save_changes_is_found_and_its_plan_made_short(stage: StageFactory) -> None:
-    suite = LifecycleSuite(stage("tests.trainers.fsdp2:Naive", MESHES))
+    suite = LifecycleSuite(stage("pytest_cplife.selftest.trainers.fsdp2:Naive", MESHES))
     outcome = search(suite, GATE)
     assert outcome.found is not None, f"not found in {outcome.examples} plans"
     assert outcome.found.example.mesh == ONE
@@ -30,7 +30,7 @@ def test_steps_after_a_change_of_mesh_are_held_against_the_uninterrupted_run(
     stage: StageFactory,
 ) -> None:
     """What differs only in later steps is beyond the meshes' own differences."""
-    suite = MeshPairSuite(stage("tests.faults.lives:OtherDataElsewhere", MESHES))
+    suite = MeshPairSuite(stage("pytest_cplife.selftest.faults.lives:OtherDataElsewhere", MESHES))
     violations = suite.check(mesh_pair(ONE, TWO, 1, 1))
     assert violations and {violation.moment for violation in violations} == {"train"}
     worst = max(violation.difference or 0.0 for violation in violations)
@@ -39,7 +39,7 @@ def test_steps_after_a_change_of_mesh_are_held_against_the_uninterrupted_run(
 
 
 def test_what_was_lived_is_not_lived_again(stage: StageFactory) -> None:
-    driver = Lifecycle(stage("tests.trainers.fsdp2:Adapter", MESHES))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", MESHES))
     assert driver.carry_out(mesh_pair(ONE, TWO, 1, 1)) == ()
     folder = driver.stage.new_folder()
     assert driver.carry_out(mesh_pair(ONE, TWO, 1, 1)) == ()
@@ -50,7 +50,7 @@ def test_disk_holds_no_more_than_some_chapters(
     stage: StageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lives, "KEPT", 2)
-    made = stage("tests.trainers.fsdp2:Adapter", MESHES)
+    made = stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", MESHES)
     driver = Lifecycle(made)
     for steps in (1, 2, 1, 3):
         assert driver.carry_out(mesh_pair(ONE, ONE, steps, 0)) == ()
@@ -78,7 +78,7 @@ def chapters(driver: Lifecycle, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> 
 def test_run_goes_on_from_its_live_state_where_all_ranks_know_that_a_save_failed(
     stage: StageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Lifecycle(stage("tests.trainers.fsdp2:Adapter", MESHES))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", MESHES))
     first, second = chapters(driver, Plan(ONE, STORY), monkeypatch)
     assert (first.steps, second.steps) == (STORY[:5], STORY[6:])
     # What the crash did not write cannot be restarted from.
@@ -109,7 +109,7 @@ def test_rank_that_has_nothing_to_write_stops_no_save(
     stage: StageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then there is a checkpoint, and it has to be whole."""
-    driver = Lifecycle(stage("tests.trainers.fsdp2:Adapter", MESHES))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", MESHES))
     steps = (Step("train"), Step("crash", slot=1, rank=1), Step("restart", slot=1, mesh=ONE))
     _, again = chapters(driver, Plan(TWO, steps), monkeypatch)
     assert again.source == steps[2]
@@ -120,7 +120,7 @@ def test_resume_that_rounds_otherwise_passes_where_the_adapter_says_so(
 ) -> None:
     """DDP adds up the first gradients of a process in another order, on four ranks."""
     four = MeshSpec.parse("dp=4")
-    driver = Lifecycle(stage("tests.trainers.ddp:Rebucketing", ["dp=4"]))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.ddp:Rebucketing", ["dp=4"]))
     plan = mesh_pair(four, four, 2, 2)
     assert driver.carry_out(plan) == ()
     driver.trajectories.bitwise = True
@@ -131,7 +131,7 @@ def test_resume_that_rounds_otherwise_passes_where_the_adapter_says_so(
 
 
 def test_healthy_trainer_has_no_fault(stage: StageFactory) -> None:
-    suite = LifecycleSuite(stage("tests.trainers.fsdp2:Adapter", MESHES))
+    suite = LifecycleSuite(stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", MESHES))
     outcome = search(suite, Profile("some", examples=60, shrinks=1, derandomize=True))
     assert outcome.found is None, (suite.show(outcome.found.example), outcome.found.violations)
     assert outcome.examples > 3

@@ -18,11 +18,11 @@ FEW = settings(
 
 
 def test_machine_passes_a_healthy_trainer(stage: StageFactory) -> None:
-    driver = Lifecycle(stage("tests.trainers.fsdp2:Adapter", ["fsdp=1"]))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.fsdp2:Adapter", ["fsdp=1"]))
     run_state_machine_as_test(lifecycle_machine(driver), settings=FEW)
 
 
 def test_machine_fails_a_trainer_that_saving_changes(stage: StageFactory) -> None:
-    driver = Lifecycle(stage("tests.trainers.fsdp2:Naive", ["fsdp=1"]))
+    driver = Lifecycle(stage("pytest_cplife.selftest.trainers.fsdp2:Naive", ["fsdp=1"]))
     with pytest.raises(AssertionError, match=r"save: optimizer state, gain\[step\]"):
         run_state_machine_as_test(lifecycle_machine(driver), settings=FEW)

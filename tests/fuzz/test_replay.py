@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def written(stage: StageFactory, pytester: pytest.Pytester) -> Path:
-    made = stage("tests.faults.geometry:EmptyShard", ["dp=2"])
+    made = stage("pytest_cplife.selftest.faults.geometry:EmptyShard", ["dp=2"])
     suite = RoundTripSuite(made)
     path = pytester.path / "found.json"
     violations = tuple(suite.check(EXAMPLE) or ())
@@ -49,7 +49,7 @@ def test_failure_is_shown_again(written: Path, pytester: pytest.Pytester) -> Non
             "to_plain: bytes, it on ranks 0, 1:",
             "    expected bytes 0000803f at (0,)",
             "*= cplife: replay =*",
-            "suite 'round trip', adapter tests.faults.geometry:EmptyShard",
+            "suite 'round trip', adapter pytest_cplife.selftest.faults.geometry:EmptyShard",
             "it fails",
         ]
     )
@@ -59,12 +59,13 @@ def test_example_that_is_right_now_passes_and_is_shown(
     written: Path, pytester: pytest.Pytester
 ) -> None:
     result = pytester.runpytest_subprocess(
-        f"--cplife-replay={written}", "--cplife-adapter=tests.faults.careful:Careful"
+        f"--cplife-replay={written}",
+        "--cplife-adapter=pytest_cplife.selftest.faults.careful:Careful",
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
-            "suite 'round trip', adapter tests.faults.careful:Careful",
+            "suite 'round trip', adapter pytest_cplife.selftest.faults.careful:Careful",
             "    it: float32 (1,) [[]S(0)]",
             "nothing is wrong with it",
         ]

@@ -32,7 +32,7 @@ def judge(
 
 
 def test_fault_is_a_violation_with_its_example(launcher: Launcher, tmp_path: Path) -> None:
-    fault = "tests.faults.geometry:OneElement"
+    fault = "pytest_cplife.selftest.faults.geometry:OneElement"
     [found] = judge("FUZZ-01", fault, launcher, tmp_path)
     assert found.moment == "to_plain: shape" and found.ranks == (0, 1)
     assert found.detail.splitlines() == [
@@ -43,7 +43,7 @@ def test_fault_is_a_violation_with_its_example(launcher: Launcher, tmp_path: Pat
 
 
 def test_lost_stride_is_told_by_its_own_rule_only(launcher: Launcher, tmp_path: Path) -> None:
-    fault = "tests.faults.geometry:TransposedTemplate"
+    fault = "pytest_cplife.selftest.faults.geometry:TransposedTemplate"
     assert judge("FUZZ-02", fault, launcher, tmp_path)
     assert not judge("FUZZ-01", fault, launcher, tmp_path / "other")
 
@@ -51,13 +51,15 @@ def test_lost_stride_is_told_by_its_own_rule_only(launcher: Launcher, tmp_path: 
 def test_wrong_values_of_a_transposed_template_are_told_by_the_rule_of_values(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    fault = "tests.faults.geometry:TransposedValues"
+    fault = "pytest_cplife.selftest.faults.geometry:TransposedValues"
     assert judge("FUZZ-01", fault, launcher, tmp_path)
     assert not judge("FUZZ-02", fault, launcher, tmp_path / "other")
 
 
 def test_plan_that_leaves_its_course_is_a_violation(launcher: Launcher, tmp_path: Path) -> None:
-    found = judge("FUZZ-04", "tests.trainers.fsdp2:Naive", launcher, tmp_path, "fsdp=1")
+    found = judge(
+        "FUZZ-04", "pytest_cplife.selftest.trainers.fsdp2:Naive", launcher, tmp_path, "fsdp=1"
+    )
     assert found and "fsdp1: save(" in found[0].detail
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pytest_cplife.selftest.bench import Bench
 
 from pytest_cplife.fuzz import evidence
 from pytest_cplife.fuzz.profiles import GATE, QUICK, profile_of
@@ -15,21 +16,20 @@ from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import get_rule, rules_of
 from pytest_cplife.session import Session
 from pytest_cplife.settings import PROFILES, Settings
-from tests.faults.bench import bench
 
-FAULT = "tests.faults.geometry:OneElement"
-OTHER = "tests.faults.geometry:TallTensor"
+FAULT = "pytest_cplife.selftest.faults.geometry:OneElement"
+OTHER = "pytest_cplife.selftest.faults.geometry:TallTensor"
 TWO = MeshSpec.parse("dp=2")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def live_ranks() -> Iterator[None]:
-    with bench():
-        yield
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        yield made
 
 
-def test_profile_that_is_off_runs_nothing_and_says_so(tmp_path: Path) -> None:
-    with Session(Settings(FAULT, tmp_path, profile="off")) as session:
+def test_profile_that_is_off_runs_nothing_and_says_so(bench: Bench, tmp_path: Path) -> None:
+    with Session(Settings(FAULT, tmp_path, profile="off"), bench.launcher) as session:
         verdicts = [session.judge(rule, None) for rule in rules_of("FUZZ")]
     assert {(v.outcome, v.reason) for v in verdicts} == {
         (Outcome.NOT_RUN, "the profile of fuzzing is off")
@@ -37,9 +37,9 @@ def test_profile_that_is_off_runs_nothing_and_says_so(tmp_path: Path) -> None:
 
 
 def test_verdict_is_the_same_on_every_mesh_and_searched_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Session(Settings(FAULT, tmp_path, meshes=(TWO,))) as session:
+    with Session(Settings(FAULT, tmp_path, meshes=(TWO,)), bench.launcher) as session:
         first = session.judge(get_rule("FUZZ-01"), TWO)
         monkeypatch.setattr(evidence, "search", None)
         second = session.judge(get_rule("FUZZ-01"), None)
@@ -47,11 +47,11 @@ def test_verdict_is_the_same_on_every_mesh_and_searched_for_once(
     assert first.violations == second.violations and first.replay == second.replay
 
 
-def test_example_that_failed_outlives_the_session(tmp_path: Path) -> None:
+def test_example_that_failed_outlives_the_session(bench: Bench, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     for work in ("one", "two"):
         settings = Settings(FAULT, tmp_path / work, meshes=(TWO,), kept=kept)
-        with Session(settings) as session:
+        with Session(settings, bench.launcher) as session:
             verdict = session.judge(get_rule("FUZZ-01"), None)
         replay = read_replay(Path(verdict.replay))
         assert (replay.suite, replay.adapter, replay.meshes) == ("round trip", FAULT, ("dp=2",))
@@ -59,34 +59,38 @@ def test_example_that_failed_outlives_the_session(tmp_path: Path) -> None:
     assert [str(path) for path in kept.iterdir()] == [verdict.replay]
 
 
-def test_exploring_begins_with_what_failed_before(tmp_path: Path) -> None:
+def test_exploring_begins_with_what_failed_before(bench: Bench, tmp_path: Path) -> None:
     """Within so little time nothing else is tried; another adapter's examples are its own."""
     place = {"kept": tmp_path / "kept", "meshes": (TWO,)}
-    with Session(Settings(FAULT, tmp_path / "one", **place)) as session:
+    with Session(Settings(FAULT, tmp_path / "one", **place), bench.launcher) as session:
         assert session.judge(get_rule("FUZZ-01"), None).outcome is Outcome.FAILED
     (tmp_path / "kept" / "round-trip-00000000.json").write_text("of another version")
     hasty = {**place, "profile": "explore", "fuzz_seconds": 1e-6}
     for adapter, outcome in ((FAULT, Outcome.FAILED), (OTHER, Outcome.PASSED)):
-        with Session(Settings(adapter, tmp_path / outcome.value, **hasty)) as session:
+        with Session(
+            Settings(adapter, tmp_path / outcome.value, **hasty), bench.launcher
+        ) as session:
             assert session.judge(get_rule("FUZZ-01"), None).outcome is outcome
 
 
-def test_meshes_that_are_too_large_are_left_out(tmp_path: Path) -> None:
+def test_meshes_that_are_too_large_are_left_out(bench: Bench, tmp_path: Path) -> None:
     four = MeshSpec.parse("dp=4")
     settings = Settings(FAULT, tmp_path / "some", meshes=(TWO, four), max_world_size=2)
-    with Session(settings) as session:
+    with Session(settings, bench.launcher) as session:
         assert read_replay(Path(session.judge(get_rule("FUZZ-01"), None).replay)).meshes == (
             "dp=2",
         )
     settings = Settings(FAULT, tmp_path / "none", meshes=(four,), max_world_size=2)
-    with Session(settings) as session:
+    with Session(settings, bench.launcher) as session:
         verdict = session.judge(get_rule("FUZZ-01"), None)
     assert verdict.outcome is Outcome.NOT_COVERED
     assert verdict.reason == "every mesh needs more than 2 ranks"
 
 
-def test_capability_that_is_absent_is_told_without_a_run(tmp_path: Path) -> None:
-    with Session(Settings("tests.trainers.fsdp2:Adapter", tmp_path)) as session:
+def test_capability_that_is_absent_is_told_without_a_run(bench: Bench, tmp_path: Path) -> None:
+    with Session(
+        Settings("pytest_cplife.selftest.trainers.fsdp2:Adapter", tmp_path), bench.launcher
+    ) as session:
         verdict = session.judge(get_rule("FUZZ-01"), None)
     assert verdict.outcome is Outcome.NOT_COVERED
     assert verdict.reason == "capability to_plain, realign is not offered"

@@ -75,7 +75,10 @@ def contents(workdir: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("adapter", "mesh"),
-    [("tests.trainers.fsdp2:Adapter", "fsdp=2"), ("pytest_cplife.reference_impl:Adapter", "cp=2")],
+    [
+        ("pytest_cplife.selftest.trainers.fsdp2:Adapter", "fsdp=2"),
+        ("pytest_cplife.reference_impl:Adapter", "cp=2"),
+    ],
 )
 def test_the_same_verdicts_on_the_same_bytes(adapter: str, mesh: str, tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("processes", "threads")}

@@ -62,7 +62,7 @@ def test_examples_are_kept_in_pytests_cache(pytester: pytest.Pytester) -> None:
 def test_failure_is_kept_and_replayed(pytester: pytest.Pytester, arguments: list[str]) -> None:
     root = Path(__file__).parents[2]
     pytester.makeini(f"[pytest]\npythonpath = {root}\n")
-    adapter = "--cplife-adapter=tests.faults.geometry:OneElement"
+    adapter = "--cplife-adapter=pytest_cplife.selftest.faults.geometry:OneElement"
     chosen = ["--cplife-mesh=dp=2", "-k", "FUZZ", "--cplife-report=r.json"]
     result = pytester.runpytest_subprocess(adapter, *chosen, *arguments)
     # There is no trainer: that is not for FUZZ-03 and FUZZ-04 to tell.

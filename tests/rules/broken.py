@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_cplife.selftest.trainers import fsdp2
+
 from pytest_cplife import RankContext, TrainingRun
-from tests.trainers import fsdp2
 
 
 class NoStart(fsdp2.Adapter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pytest_cplife.selftest.catalogue import FAULTS
 
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.diagnosis import PATTERNS
@@ -12,7 +13,6 @@ from pytest_cplife.rules.model import Outcome
 from pytest_cplife.rules.registry import all_rules, get_rule
 from pytest_cplife.session import Session
 from pytest_cplife.settings import Settings
-from tests.faults.catalogue import FAULTS
 
 EXPECTED = [
     ("SavesOneShard", "SAVE-05", "shape of rank 0's shard"),

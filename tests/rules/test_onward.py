@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytest_cplife.selftest.trainers import fsdp2
+from pytest_cplife.selftest.trainers.data import Batch
+from pytest_cplife.selftest.trainers.model import TinyNet
 
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.snapshot import Snapshot
@@ -17,9 +20,6 @@ from pytest_cplife.rules.registry import get_rule
 from pytest_cplife.session import Session
 from pytest_cplife.settings import Settings
 from tests.rules.builders import Lab, measured
-from tests.trainers import fsdp2
-from tests.trainers.data import Batch
-from tests.trainers.model import TinyNet
 
 WEIGHTS = {"a": torch.tensor([1.0, -2.0, 3.0]), "b": torch.tensor([0.5, 0.25]), "c": torch.ones(1)}
 MOVES = {"a": torch.tensor([0.1, 0.2, -0.1]), "b": torch.tensor([0.3, 0.1]), "c": torch.ones(1)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_cplife.selftest.trainers import fsdp2
 
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
@@ -16,7 +17,6 @@ from pytest_cplife.loading import load_adapter
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.settings import Settings
-from tests.trainers import fsdp2
 
 TWO = MeshSpec.parse("fsdp=2")
 
@@ -46,7 +46,7 @@ def runner(ref: str, folder: Path, launcher: Launcher) -> Runner:
 
 
 def test_a_death_that_was_meant_is_no_failure(tmp_path: Path, launcher: Launcher) -> None:
-    runs = runner("tests.trainers.fsdp2:Adapter", tmp_path, launcher)
+    runs = runner("pytest_cplife.selftest.trainers.fsdp2:Adapter", tmp_path, launcher)
     run = runs.run("killed", TWO)
     assert run.failure is None
     assert [journal.facts.get("doomed") for journal in run.ranks] == [True, None]

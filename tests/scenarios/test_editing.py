@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytest_cplife.selftest.trainers.ddp import Adapter
 
 from pytest_cplife import LifecycleAdapter
 from pytest_cplife.evidence.checkpoint import CheckpointView
@@ -16,7 +17,6 @@ from pytest_cplife.evidence.store import TensorStore
 from pytest_cplife.scenarios import optimizer_edits as edits
 from pytest_cplife.scenarios.editing import NothingToEdit, _why_not
 from pytest_cplife.scenarios.legacy import _turned, _widened
-from tests.trainers.ddp import Adapter
 
 
 class Facts(dict[str, Any]):

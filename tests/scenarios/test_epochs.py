@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pytest_cplife.selftest.trainers.fsdp2 import Adapter
 
 from pytest_cplife.scenarios.epochs import LONGEST, stops
-from tests.trainers.fsdp2 import Adapter
 
 
 @pytest.mark.parametrize(

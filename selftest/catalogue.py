@@ -1,0 +1,53 @@
+"""All planted faults."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from pytest_cplife.selftest.planting import PLANTED, Fault
+
+_MODULES = (
+    "start",
+    "naming",
+    "training",
+    "saving",
+    "observing",
+    "loading",
+    "counting",
+    "optimizing",
+    "scheduling",
+    "streaming",
+    "going",
+    "rounding",
+    "epochs",
+    "meeting",
+    "besides",
+    "average",
+    "refusing",
+    "distributed",
+    "trusting",
+    "reported",
+    "background",
+    "heavy",
+    "layouts",
+    "formats",
+    "edited",
+    "golden",
+    "parity",
+    "crossing",
+    "saving_late",
+    "averaging",
+    "crashing",
+    "crashing_sharded",
+    "spoiling",
+    "advancing",
+    "geometry",
+    "lives",
+    "unseen",
+)
+
+for _name in _MODULES:
+    import_module(f"pytest_cplife.selftest.faults.{_name}")
+
+FAULTS: tuple[Fault, ...] = tuple(fault for fault in PLANTED if fault.rule)
+UNSEEN: tuple[Fault, ...] = tuple(fault for fault in PLANTED if not fault.rule)

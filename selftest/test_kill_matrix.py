@@ -1,0 +1,82 @@
+"""Every rule is proved: something breaks it, and nothing healthy does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_cplife.selftest.bench import TIMEOUT, Bench
+from pytest_cplife.selftest.catalogue import FAULTS
+from pytest_cplife.selftest.healthy import HEALTHY
+from pytest_cplife.selftest.planting import Fault
+
+from pytest_cplife.loading import load_adapter
+from pytest_cplife.mesh import MeshSpec, parse_meshes
+from pytest_cplife.options import resolve_ranks
+from pytest_cplife.rules.model import Outcome
+from pytest_cplife.rules.registry import all_rules, get_rule
+from pytest_cplife.session import Session
+from pytest_cplife.suite import MESHLESS_GROUPS
+
+
+@pytest.fixture(scope="module")
+def bench(pytestconfig: pytest.Config) -> Iterator[Bench]:
+    asked = resolve_ranks(pytestconfig)
+    timeout = max(asked.timeout, TIMEOUT)
+    with Bench(asked.launcher, asked.device, asked.backend, timeout) as made:
+        yield made
+
+
+def test_every_rule_has_a_witness() -> None:
+    """A rule that nothing breaks may as well not be there."""
+    assert {rule.id for rule in all_rules()} - {fault.rule for fault in FAULTS} == set()
+
+
+# Those for FUZZ rules are judged by another test, which also looks at the examples that were found.
+SEEN = [fault for fault in FAULTS if not fault.rule.startswith("FUZZ-")]
+
+
+@pytest.mark.parametrize("fault", SEEN, ids=lambda fault: f"{fault.rule}-{fault.name}")
+def test_fault_is_found(bench: Bench, fault: Fault) -> None:
+    """The rule that has to find it fails, and names what is wrong."""
+    with bench.session(fault.adapter_ref, fault.earlier) as judge:
+        verdict = judge.judge(get_rule(fault.rule), fault.spec)
+    assert verdict.outcome is Outcome.FAILED, f"{verdict.outcome.value} {verdict.reason}"
+    assert fault.subject in [violation.subject for violation in verdict.violations]
+    assert fault.likely in verdict.reason
+
+
+def healthy_meshes() -> Iterator[tuple[str, str]]:
+    for ref in HEALTHY:
+        for spec in parse_meshes(load_adapter(ref).meshes):
+            yield ref, spec.option
+
+
+def alarms(judge: Session, spec: MeshSpec | None) -> list[str]:
+    """The rules that a healthy trainer trips on `spec`, or (None) on all of its meshes at once."""
+    assert not judge.declared.problems
+    found = []
+    for rule in all_rules():
+        if (rule.group in MESHLESS_GROUPS) is not (spec is None):
+            continue
+        verdict = judge.judge(rule, spec)
+        if verdict.outcome not in (Outcome.PASSED, Outcome.NOT_COVERED):
+            found.append(f"{rule.id} {verdict.outcome.value} {verdict.reason}")
+            found += [f"  {v.subject}: {v.observed}\n{v.detail}" for v in verdict.violations[:3]]
+    return found
+
+
+@pytest.mark.parametrize(("ref", "mesh"), list(healthy_meshes()))
+def test_healthy_trainer_trips_no_rule(bench: Bench, ref: str, mesh: str) -> None:
+    """No false alarm, and no rule that is blocked without one."""
+    with bench.session(ref) as judge:
+        found = alarms(judge, MeshSpec.parse(mesh))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("ref", HEALTHY)
+def test_healthy_trainer_trips_no_rule_about_the_whole(bench: Bench, ref: str) -> None:
+    """The same for rules that are judged once; fuzzing has the time that it has for a user."""
+    with bench.session(ref, profile="quick") as judge:
+        found = alarms(judge, None)
+    assert not found, "\n".join(found)
