@@ -30,9 +30,10 @@ class Bench:
         backend: str = "auto",
         timeout: float = TIMEOUT,
     ) -> None:
-        self._how = {"device": device, "backend": backend, "timeout": timeout}
-        self._name = launcher
-        self.launcher = make_launcher(launcher, **self._how)
+        self._settings = Settings(
+            "", Path(), launcher=launcher, device=device, backend=backend, timeout=timeout
+        )
+        self.launcher = make_launcher(launcher, device=device, backend=backend, timeout=timeout)
 
     def __enter__(self) -> Bench:
         return self
@@ -50,9 +51,7 @@ class Bench:
             profile: how much fuzzing is done.
         """
         with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(
-                ref, Path(folder), launcher=self._name, profile=profile, **self._how
-            )
+            settings = replace(self._settings, adapter=ref, workdir=Path(folder), profile=profile)
             if earlier:
                 settings = replace(settings, golden=self._archive(settings, earlier))
             with Session(settings, self.launcher) as made:

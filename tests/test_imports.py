@@ -28,8 +28,9 @@ LAYERS = (
         "plugin",
         "serving",
         "spmd",
+        "selfchecking",
     },
-    {"conformance"},
+    {"conformance", "selftest"},
 )
 """Units of the package, lowest first; a unit may import its own layer and those below it."""
 

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("pytest_cplife", "conformance", "reference_impl")
+FOLDERS = ("pytest_cplife", "conformance", "reference_impl", "selftest")
 
 
 @pytest.fixture(scope="module")
