@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,20 @@ from pytest_cplife.settings import Settings
 
 TIMEOUT = 60.0
 """Seconds; a run that ends takes about one."""
+MEMORY = Path("/dev/shm")
+ROOM = 2 * 2**30
+"""Bytes that have to be free there. A session needs some ten MiB, in thousands of small files."""
+
+
+def scratch() -> Path | None:
+    """Where sessions work: in memory if there is room, else in the default place (None).
+
+    On a disk a quarter of all the time would go into making and removing small files.
+    """
+    try:
+        return MEMORY if shutil.disk_usage(MEMORY).free >= ROOM else None
+    except OSError:
+        return None
 
 
 class Bench:
@@ -50,7 +65,7 @@ class Bench:
                 been recorded by an earlier version of `ref`.
             profile: how much fuzzing is done.
         """
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=scratch()) as folder:
             settings = replace(self._settings, adapter=ref, workdir=Path(folder), profile=profile)
             if earlier:
                 settings = replace(settings, golden=self._archive(settings, earlier))
