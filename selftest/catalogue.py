@@ -43,6 +43,7 @@ _MODULES = (
     "advancing",
     "geometry",
     "lives",
+    "flattened",
     "unseen",
 )
 

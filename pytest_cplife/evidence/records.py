@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -128,11 +129,21 @@ class NoiseRecord:
 class GroupRecord:
     """One param group of one optimizer: the parameters it holds and every other key.
 
-    `names` are FQNs in the group's order; a parameter that is not a live parameter of the
-    model appears as ``"?"`` and its shape.
+    `names` are FQNs in the group's order; for a tensor that is no live parameter of the model see
+    `stranger`.
     """
 
     optimizer: int
     index: int
     names: tuple[str, ...]
     values: dict[str, Record]
+
+
+def stranger(shape: Sequence[int]) -> str:
+    """The name of an optimizer's tensor that is no live parameter of the model."""
+    return f"?{tuple(shape)}"
+
+
+def stranger_shape(name: str) -> str:
+    """The shape as text, where `name` is one that `stranger` gives; else ""."""
+    return name.removeprefix("?") if name.startswith("?") else ""

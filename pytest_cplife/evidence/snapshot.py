@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_cplife.adapter import TrainingRun
+from pytest_cplife.adapter import TrainingRun, overridden
 from pytest_cplife.evidence.observe import flat_values, view_tensor
-from pytest_cplife.evidence.records import GroupRecord, Record, TensorRecord
+from pytest_cplife.evidence.records import GroupRecord, Record, TensorRecord, stranger
 from pytest_cplife.evidence.store import TensorStore
 
 
@@ -37,6 +37,7 @@ class Snapshot:
         counters: ``global_step`` and ``epoch``.
         extra: `named_extra_state`, None where the run does not offer it.
         training: whether the model is in training mode.
+        names_itself: whether the run says itself what its parameters or its optimizer state are.
     """
 
     moment: str
@@ -54,6 +55,7 @@ class Snapshot:
     counters: dict[str, int]
     extra: dict[str, Record] | None
     training: bool
+    names_itself: bool = False
 
 
 def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) -> Snapshot:
@@ -86,6 +88,9 @@ def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) 
             counters={"global_step": int(run.global_step), "epoch": int(run.epoch)},
             extra=_extra(run, store),
             training=run.model.training,
+            names_itself=bool(
+                overridden(type(run), TrainingRun, ("named_parameters", "named_optimizer_state"))
+            ),
         )
 
 
@@ -138,8 +143,7 @@ def _groups(run: TrainingRun, names: dict[int, str], store: TensorStore) -> tupl
                     optimizer=position,
                     index=index,
                     names=tuple(
-                        names.get(id(tensor), f"?{tuple(tensor.shape)}")
-                        for tensor in group["params"]
+                        names.get(id(tensor), stranger(tensor.shape)) for tensor in group["params"]
                     ),
                     values=values,
                 )

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.observe import flat_values, view_tensor
-from pytest_cplife.evidence.records import Record, TensorRecord
+from pytest_cplife.evidence.records import Record, TensorRecord, stranger
 from pytest_cplife.evidence.store import TensorStore
 
 
@@ -21,7 +21,7 @@ class StepRecord:
 
     Attributes:
         optimizer: position of the optimizer in the run.
-        gradients: by FQN, of the parameters that have one.
+        gradients: by FQN, of the parameters that have one; see `stranger` for other tensors.
         without_gradient: trainable parameters that have none.
         hyperparameters: for each group every value in force, such as the lr really used.
         global_step: the run's own counter at that time.
@@ -80,7 +80,7 @@ def _look(
     without: list[str] = []
     for group in optimizer.param_groups:
         for tensor in group["params"]:
-            name = names.get(id(tensor), f"?{tuple(tensor.shape)}")
+            name = names.get(id(tensor), stranger(tensor.shape))
             if tensor.grad is not None:
                 gradients[name] = view_tensor(tensor.grad, store, keep=keep)
             elif tensor.requires_grad:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_cplife.evidence.records import TensorRecord
+from pytest_cplife.evidence.records import TensorRecord, stranger_shape
 from pytest_cplife.evidence.run import Unanswered
 from pytest_cplife.evidence.trace import StepRecord
-from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.gradients import gradients_equal
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.param import FLATTENED, holds_flattened
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
@@ -206,14 +207,31 @@ def gradient_replicas(case: Case) -> Iterator[Finding]:
     for stretch in _STRETCHES:
         per_rank = run.steps(stretch)
         for steps in zip(*per_rank, strict=False):
-            names = set.intersection(*(set(step.gradients) for step in steps))
-            partly = set.union(*(set(step.gradients) for step in steps)) - names
+            tables = [_replicable(step.gradients) for step in steps]
+            names = set.intersection(*map(set, tables))
+            partly = set.union(*map(set, tables)) - names
             moment = f"uninterrupted: {stretch} step"
             for name in sorted(partly):
-                have = tuple(r for r, step in enumerate(steps) if name not in step.gradients)
+                have = tuple(r for r, table in enumerate(tables) if name not in table)
                 yield Violation(name, "a gradient on every rank", "none", moment, ranks=have)
-            columns = {name: [step.gradients[name] for step in steps] for name in sorted(names)}
+            columns = {name: [table[name] for table in tables] for name in sorted(names)}
             yield from replicas_agree(columns, moment=moment)
+
+
+def _replicable(gradients: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
+    """Those of which ranks may hold replicas, by the name that a message has.
+
+    A plain tensor that is no parameter of the model is the optimizer's own: a rank's flat part of
+    all parameters (ZeRO), of which no other rank has a copy. A DTensor says what it is.
+    """
+    named = {}
+    for name, gradient in gradients.items():
+        shape = stranger_shape(name)
+        if not shape:
+            named[name] = gradient
+        elif gradient.kind == "dtensor":
+            named[f"optimizer tensor of shape {shape}, no parameter of the model"] = gradient
+    return named
 
 
 @rule(
@@ -252,6 +270,8 @@ def gradient_parity(case: Case) -> Iterator[Finding]:
     if not wanted:
         yield Violation("gradients", "some in the serial run", "none", "serial: first step")
     yield from completes(case, "GRAD-08", "parity")
+    if holds_flattened(run.at("after first step")):
+        raise NotCovered(FLATTENED)
     tables = [_merged(steps) for steps in run.steps("first")]
     shared = set.intersection(*map(set, tables))
     observed = {name: [table[name] for table in tables] for name in shared}

@@ -8,7 +8,13 @@ from pytest_cplife.evidence.records import ValueRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare, replicas_agree, same_layout
 from pytest_cplife.rules.model import Finding, Violation
-from pytest_cplife.rules.param import broken_ties, held_by_optimizers, ties
+from pytest_cplife.rules.param import (
+    FLATTENED,
+    broken_ties,
+    held_by_optimizers,
+    holds_flattened,
+    ties,
+)
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
@@ -111,9 +117,16 @@ def attributes_kept(case: Case) -> Iterator[Finding]:
 )
 def identity_kept(case: Case) -> Iterator[Finding]:
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
-    yield from held_by_optimizers(loaded)
-    for a, b in zip(saved.ranks, loaded.ranks, strict=True):
-        yield from broken_ties(ties(a.parameters), ties(b.parameters), loaded, b.rank)
+    broken = [
+        violation
+        for a, b in zip(saved.ranks, loaded.ranks, strict=True)
+        for violation in broken_ties(ties(a.parameters), ties(b.parameters), loaded, b.rank)
+    ]
+    yield from broken
+    if not holds_flattened(saved):
+        yield from held_by_optimizers(loaded)
+    elif not broken:
+        raise NotCovered(FLATTENED)
 
 
 @rule(

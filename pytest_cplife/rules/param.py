@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_cplife.evidence.records import TensorRecord
+from pytest_cplife.evidence.records import TensorRecord, stranger_shape
 from pytest_cplife.evidence.run import Moment
-from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.registry import rule
@@ -200,8 +200,27 @@ def placeholders_refuse(case: Case) -> Iterator[Finding]:
 )
 def optimizers_hold_live(case: Case) -> Iterator[Finding]:
     run = case["uninterrupted"]
+    if holds_flattened(run.at("start")):
+        raise NotCovered(FLATTENED)
     for moment in ("start", "end"):
         yield from held_by_optimizers(run.at(moment))
+
+
+FLATTENED = "the optimizer holds flattened parameters of its own"
+
+
+def holds_flattened(state: Moment) -> bool:
+    """Whether the optimizers hold nothing but tensors of their own (ZeRO), by design.
+
+    A run that names its parameters or its optimizer state itself says that the suite would not find
+    them by the identity of the model's parameters.
+    """
+    return all(
+        snapshot.names_itself
+        and any(group.names for group in snapshot.groups)
+        and all(stranger_shape(name) for group in snapshot.groups for name in group.names)
+        for snapshot in state.ranks
+    )
 
 
 def held_by_optimizers(state: Moment) -> Iterator[Violation]:
@@ -216,9 +235,9 @@ def held_by_optimizers(state: Moment) -> Iterator[Violation]:
                 yield Violation(
                     name, "in exactly one param group", f"in {count}", state.label, ranks=ranks
                 )
-        for stranger in (name for name in held if name.startswith("?")):
+        for shape in filter(None, map(stranger_shape, held)):
             yield Violation(
-                f"a tensor of shape {stranger[1:]}",
+                f"a tensor of shape {shape}",
                 "a live parameter of the model",
                 "another object",
                 state.label,

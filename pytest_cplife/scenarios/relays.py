@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.order import Order, set_stage
-from pytest_cplife.scenarios.scripts import load, next_step
+from pytest_cplife.scenarios.scripts import load, next_step, train_on
 
 
 def relayed(rank: Rank, order: Order) -> None:
-    """Load, make one step, and stop again."""
+    """Load, make one step where a save is possible after it, and stop again."""
     stage = set_stage(rank, order)
     run = stage.start()
     load(stage, run)
-    with stage.recorder.phase("train on"):
-        next_step(stage, run)
+    if stage.adapter.save_points == "any":
+        with stage.recorder.phase("train on"):
+            next_step(stage, run)
     with stage.recorder.phase("save again"):
         run.save(order.output)
     stage.close(run)
@@ -39,15 +40,19 @@ def relayed_thrice(rank: Rank, order: Order) -> None:
     """In yet other processes: load the third checkpoint and train to the end."""
     stage = set_stage(rank, order)
     _, after = order.steps
-    if after < 2:
+    at_save_point = stage.adapter.save_points == "epoch_end"
+    if after < 2 and not at_save_point:
         stage.recorder.absent("more than one stop needs two steps after the save", "end")
         return
     run = stage.start()
     load(stage, run)
-    stage.align(2)
-    with stage.recorder.phase("train on"):
-        stage.recorder.train("rest", run, after - 1)
-    stage.recorder.moment("end", run)
+    if at_save_point:
+        train_on(stage, run)
+    else:
+        stage.align(2)
+        with stage.recorder.phase("train on"):
+            stage.recorder.train("rest", run, after - 1)
+        stage.recorder.moment("end", run)
     stage.close(run)
 
 

@@ -173,3 +173,13 @@ def test_replicas_of_weights_and_state(lab: Lab) -> None:
     ):
         run = lab.run("uninterrupted", {**dict.fromkeys(names, lab.snapshots()), "end": snapshot})
         assert len(subjects("GRAD-07", lab.case(run))) == 1
+
+
+def test_a_tensor_of_the_optimizers_own_is_no_replica(lab: Lab) -> None:
+    own = lab.plain([1.0, 2.0], [3.0, 4.0])
+    flat = [{"w": lab.replicated([0.5])[rank], "?(2,)": own[rank]} for rank in (0, 1)]
+    assert subjects("GRAD-06", lab.case(trained(lab, gradients=flat))) == []
+    said = lab.other_bytes(lab.replicated([1.0, 2.0]), 1, [3.0, 4.0])
+    case = lab.case(trained(lab, gradients=[{"?(2,)": record} for record in said]))
+    name = "optimizer tensor of shape (2,), no parameter of the model"
+    assert set(subjects("GRAD-06", case)) == {name}
