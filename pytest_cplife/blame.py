@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.case import Case
-from pytest_cplife.rules.model import Outcome, Rule, Verdict, Violation
+from pytest_cplife.rules.diagnosis import diagnose
+from pytest_cplife.rules.model import PURPOSE, Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.phases import owner
 from pytest_cplife.scenarios.table import RUNS
 
@@ -102,3 +104,38 @@ def _sources(
         if before:
             yield find(before, spec), phase
             yield from _sources(case, before, spec, find)
+
+
+def in_light_of(
+    rule: Rule, case: Case, verdict: Verdict, told: Mapping[str, Sequence[Violation]]
+) -> Verdict:
+    """The verdict of a rule that failed, when the rules that it presumes have failed, too.
+
+    Args:
+        told: by the ids of those rules, earliest first, what they have found.
+    """
+    if not told:
+        return verdict
+    if rule.group in PURPOSE:
+        return replace(verdict, reason=f"{', '.join(told)} failed: begin there")
+    if rule.budgeted:
+        return Verdict(rule.id, verdict.mesh, Outcome.BLOCKED, f"blocked by {next(iter(told))}")
+    # Which one tells of each violation, "" for what is news.
+    tellers = [
+        next((id for id, found in told.items() if any(_names(id, one, v) for one in found)), "")
+        for v in verdict.violations
+    ]
+    if all(tellers):
+        first = next(id for id in told if id in tellers)
+        return Verdict(rule.id, verdict.mesh, Outcome.BLOCKED, f"blocked by {first}")
+    news = tuple(v for v, id in zip(verdict.violations, tellers, strict=True) if not id)
+    return replace(verdict, violations=news, reason=diagnose(rule, case, news))
+
+
+def _names(id: str, told: Violation, other: Violation) -> bool:
+    """Whether what `told` of the rule `id` is about is what `other` is about."""
+    if id == "OPT-01":  # It names a parameter and means all that is kept for it.
+        return other.subject.startswith(f"{told.subject}[")
+    if id == "OPT-04":  # A key of a param group, which others find with each parameter in it.
+        return other.subject.endswith(f": {told.subject.rpartition(': ')[2]}")
+    return other.subject == told.subject

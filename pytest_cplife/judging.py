@@ -54,9 +54,11 @@ def told_by_simpler(verdict: Verdict, meshes: Iterable[MeshSpec], find: Find) ->
         # "start raised TypeError", where a run came to an end; "start: weights", where not.
         phase = violation.moment.partition(" ")[0]
         for spec in meshes if phase in _ENDS else ():
-            failure = find(_ENDS[phase], spec).failure
-            if failure is not None and failure.phase == phase:
-                return owner(_ENDS[phase], phase)
+            run = find(_ENDS[phase], spec)
+            if run.failure is not None and run.failure.phase == phase:
+                return owner(run.name, phase)
+            if run.held_back:  # The save came to its end, and there is no file.
+                return owner(run.held_back, "save")
     return ""
 
 

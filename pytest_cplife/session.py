@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cplife.blame import blame, told_before
+from pytest_cplife.blame import blame, in_light_of, told_before
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.judging import apply, check_needs, declared_by, told_by_simpler
 from pytest_cplife.launchers import make_launcher
@@ -16,8 +17,9 @@ from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.loading import check_adapter, load_adapter
 from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
-from pytest_cplife.rules.model import Outcome, Rule, Verdict
+from pytest_cplife.rules.model import Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import larger, measure_noise, measure_rounding
+from pytest_cplife.rules.registry import get_rule
 from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
 from pytest_cplife.scenarios.table import RUNS
@@ -50,6 +52,7 @@ class Session:
         self._launcher: Launcher | None = launcher
         self._fuzzer: Fuzzer | None = None
         self._meshes: tuple[MeshSpec, ...] = ()
+        self._told: dict[tuple[str, MeshSpec], tuple[Violation, ...]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -141,7 +144,7 @@ class Session:
                 noise = self._noise(rule, spec)
                 if noise.by_subject:
                     verdict = apply(rule, mesh, replace(case, noise=noise))
-            return verdict
+            return self._in_light_of_others(rule, case, verdict)
         except NotCovered as reason:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))
         except Unanswered as missing:
@@ -162,8 +165,24 @@ class Session:
         teller = told_by_simpler(verdict, self._possible_meshes(), self._run)
         if teller:
             return Verdict(rule.id, "", Outcome.BLOCKED, f"blocked by {teller}")
+        verdict = self._in_light_of_others(rule, case, verdict)
         kept = [path for run in case.runs.values() for path in run.fact("replay")]
         return replace(verdict, replay=next(filter(None, kept), ""))
+
+    def _in_light_of_others(self, rule: Rule, case: Case, verdict: Verdict) -> Verdict:
+        """The verdict, when what the rules before it have found on the same mesh is known."""
+        if not verdict.violations:
+            return verdict
+        meshes = self._possible_meshes() if case.spec is None else (case.spec,)
+        told = {id: self._found(id, meshes) for id in rule.presumes}
+        return in_light_of(rule, case, verdict, {id: found for id, found in told.items() if found})
+
+    def _found(self, id: str, meshes: Collection[MeshSpec]) -> list[Violation]:
+        """What the rule `id` finds on any of `meshes`."""
+        for spec in meshes:
+            if (id, spec) not in self._told:
+                self._told[id, spec] = self._judge(get_rule(id), spec).violations
+        return [one for spec in meshes for one in self._told[id, spec]]
 
     def _open_fuzzer(self) -> Fuzzer:
         if self._fuzzer is None:

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.generations import Generations, differences
-from pytest_cplife.rules.model import Finding
+from pytest_cplife.rules.model import RESTORED, Finding
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import CRASH_OFFSETS, completes
 from pytest_cplife.rules.registry import rule
@@ -24,19 +24,21 @@ class Kind:
     save: str
     load: str
     needs: tuple[str, ...]
+    presumes: tuple[str, ...]
 
     def id(self, number: int) -> str:
         return f"CRASH-{number + CRASH_OFFSETS[self.suffix]:02}"
 
 
 KINDS = (
-    Kind("", "", "save()", "load()", ()),
+    Kind("", "", "save()", "load()", (), RESTORED),
     Kind(
         " sharded",
         "sharded ",
         "save_sharded()",
         "load_sharded()",
         ("save_sharded", "load_sharded"),
+        ("DCP-04",),
     ),
 )
 SAVED_PARTS = ("weights", "optimizer state", "averages", "counters")
@@ -114,6 +116,7 @@ def interrupted(
                 title.format(**words),
                 runs=tuple(name + kind.suffix for name in runs),
                 needs=kind.needs,
+                presumes=kind.presumes,
                 **{name: text.format(**words) for name, text in texts.items()},
             )(check)
         return question

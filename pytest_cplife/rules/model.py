@@ -37,6 +37,20 @@ GROUPS = {
 """Rule groups in the order of the lifecycle; a rule's id starts with its group."""
 
 
+RESTORED = ("LOAD-02", "LOAD-04", "LOAD-07", "OPT-01", "OPT-02", "OPT-04", "SCHED-01", "EMA-03")
+"""The rules that say what an ordinary load restores, part by part."""
+
+PRESUMED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("LOAD-09", "GO", "SERIAL", "COMPAT", "CRASH", "FUZZ"), RESTORED),
+    **dict.fromkeys(("SCHED-02", "SCHED-03"), ("OPT-04",)),
+    "EMA-04": ("LOAD-02", "OPT-01", "OPT-02", "OPT-04"),
+}
+"""By a rule's id or its group: the `Rule.presumes` of rules that do not say it themselves."""
+
+PURPOSE = ("GO", "SERIAL")
+"""Groups whose answer a user wants whatever else is broken: they fail, and say where to begin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One way in which one subject broke a rule.
@@ -94,6 +108,9 @@ class Rule:
         events: what the evidence must show for a pass to mean anything (names in `EVENTS`).
         budgeted: the rule compares two runs after steps, so that the trainer's own measured noise
             is allowed for.
+        presumes: ids of rules that come before it. What one of them names when it fails is no news
+            here: such violations are left out, and where no other is left the rule is blocked.
+            After steps everything depends on all of it, so that a budgeted rule is blocked at once.
         since: the version that introduced it.
         check: the pure function from evidence to findings.
     """
@@ -109,6 +126,7 @@ class Rule:
     needs: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     budgeted: bool = False
+    presumes: tuple[str, ...] = ()
     since: str = "0.1"
 
     @property

@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest_cplife.rules
-from pytest_cplife.rules.model import GROUPS, Check, Rule
+from pytest_cplife.rules.model import GROUPS, PRESUMED, Check, Rule
 
 _RULES: dict[str, Rule] = {}
 
@@ -20,9 +20,11 @@ def rule(id: str, title: str, **data: Any) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         if id in _RULES:
             raise ValueError(f"rule {id} is registered twice")
-        if id.partition("-")[0] not in GROUPS:
+        group = id.partition("-")[0]
+        if group not in GROUPS:
             raise ValueError(f"rule {id} belongs to no group; groups are {', '.join(GROUPS)}")
         data.setdefault("level", "must")
+        data.setdefault("presumes", PRESUMED.get(id, PRESUMED.get(group, ())))
         _RULES[id] = Rule(id=id, title=title, check=check, **data)
         return check
 

@@ -68,7 +68,7 @@ RUNS = {
         RunKind("uninterrupted", scripts.uninterrupted),
         RunKind("twin", scripts.uninterrupted),
         RunKind("nudged", nudged),
-        # Where a save does not work, what comes of many is no question.
+        # Where a save does not work, what comes of many is no question: they are after one, too.
         RunKind("epochs", epochs, after="saving"),
         RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
         RunKind("converted", converted),
@@ -92,7 +92,7 @@ RUNS = {
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
-        RunKind("weighed", weighed.weighed),
+        RunKind("weighed", weighed.weighed, after="saving"),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
         RunKind("golden", golden.golden, lane="resume"),
@@ -172,7 +172,7 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("overwriting", crash.overwriting),
+        RunKind("overwriting", crash.overwriting, after="saving"),
         RunKind(
             "recovered",
             crash.recovering,
@@ -181,7 +181,7 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("failing", crash.failing, patience=6),
+        RunKind("failing", crash.failing, after="saving", patience=6),
         RunKind(
             "retried",
             crash.recovering,
@@ -190,7 +190,7 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("killed", crash.killed, lane="crash"),
+        RunKind("killed", crash.killed, lane="crash", after="saving"),
         RunKind("restarted", crash.restarting, lane="resume", after="killed"),
         RunKind("overwriting sharded", crash.overwriting_sharded),
         RunKind(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_cplife.selftest.trainers import fsdp2
+from pytest_cplife.selftest.trainers.loop import LoopRun
 
 from pytest_cplife import RankContext, TrainingRun
 
@@ -49,3 +52,25 @@ class NoLoad(fsdp2.Adapter):
     """Cannot load."""
 
     run_class = _NoLoad
+
+
+class _NoOptimizer(LoopRun):
+    def export_optimizers(self) -> list[Any]:
+        return []
+
+    def check_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """There are none."""
+
+    def restore_optimizers(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """The optimizer starts afresh."""
+
+
+class _SavesNoOptimizer(_NoOptimizer, fsdp2.Fsdp2Run):
+    pass
+
+
+class SavesNoOptimizer(fsdp2.Adapter):
+    """Saves weights, schedules and counters, and nothing of the optimizer, serially as well."""
+
+    run_class = _SavesNoOptimizer
+    serial_run = _NoOptimizer
