@@ -120,7 +120,8 @@ class Runner:
         order.prepare()
         failure = None
         try:
-            world.run(kind.script, order, timeout=kind.patience * self._settings.timeout)
+            seconds = max(kind.patience * self._settings.timeout, kind.at_least)
+            world.run(kind.script, order, timeout=seconds)
         except WorldFailure as error:
             failure = error
         journals = tuple(read_journal(order.journal(rank)) for rank in range(world.size))

@@ -4,6 +4,9 @@ It is run as the text of ``python -c`` in an interpreter of its own, and so impo
 package. ``import torch`` itself loads parts of `torch.distributed`; what can be seen is that
 reading loads no more of it and starts no process group.
 
+Its first line says that torch is imported: how long that takes is the machine's affair. Its last
+line is the answer.
+
 Arguments: the checkpoint, and the names of top-level packages that are not to be had.
 """
 
@@ -33,6 +36,7 @@ def main(path: str, *names: str) -> None:
     sys.meta_path.insert(0, Absent(names))
     import torch
 
+    print("ready", flush=True)
     known = set(sys.modules)
     refusal = ""
     try:

@@ -46,6 +46,7 @@ class RunKind:
         after: the run whose checkpoint it reads; `source_phase` is the phase that writes it.
         per_session: made once, not once per mesh; what it reads is of the mesh that first asks.
         patience: how many times the deadline of a call it may take: it saves or loads that often.
+        at_least: seconds that it may take in any case, where it waits for what is the suite's own.
     """
 
     name: str
@@ -58,6 +59,7 @@ class RunKind:
     partner: bool = False
     per_session: bool = False
     patience: int = 1
+    at_least: float = 0.0
 
 
 RUNS = {
@@ -159,7 +161,14 @@ RUNS = {
             source_phase="save sharded",
         ),
         RunKind(
-            "fresh", fresh.fresh, world="serial", lane="reader", after="saving", per_session=True
+            "fresh",
+            fresh.fresh,
+            world="serial",
+            lane="reader",
+            after="saving",
+            per_session=True,
+            # Its own clocks end before the launcher's does.
+            at_least=3 * fresh.SECONDS,
         ),
         RunKind("onward", onward.onward, lane="resume", after="saving"),
         RunKind("spoiled", crash_spoiled.spoiled, lane="resume", after="saving", patience=3),
