@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cplife import serving
+from pytest_cplife.ending import interrupt_on_sigterm
 from pytest_cplife.options import add_options, resolve, resolve_ranks, resolve_replay
 
 if TYPE_CHECKING:
@@ -69,18 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     _divide_gpus(config)
     if config.getoption("cplife_selftest"):
+        interrupt_on_sigterm(config)
         from pytest_cplife.selfchecking import start_selftest
 
         start_selftest(config)
         return
     replay = resolve_replay(config)
     if replay is not None:
+        interrupt_on_sigterm(config)
         from pytest_cplife.replaying import start_replay
 
         start_replay(config, replay)
         return
     options = resolve(config)
     if options is not None:
+        interrupt_on_sigterm(config)
         from pytest_cplife.hooks import start_suite
 
         start_suite(config, options)

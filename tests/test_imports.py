@@ -27,6 +27,7 @@ LAYERS = (
         "hooks",
         "plugin",
         "serving",
+        "ending",
         "spmd",
         "selfchecking",
     },

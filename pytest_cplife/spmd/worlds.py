@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cplife.ending import interrupt_on_sigterm
 from pytest_cplife.launchers import make_launcher, most_ranks
 from pytest_cplife.launchers.base import Launcher, World, WorldFailure
 from pytest_cplife.launchers.folders import PrivateFolder
@@ -220,6 +221,7 @@ _WORLDS: pytest.StashKey[Worlds] = pytest.StashKey()
 def worlds_of(config: pytest.Config) -> Worlds:
     """The worlds of this pytest process, ended when it ends."""
     if _WORLDS not in config.stash:
+        interrupt_on_sigterm(config)
         config.stash[_WORLDS] = worlds = Worlds(config)
         config.add_cleanup(worlds.close)
     return config.stash[_WORLDS]

@@ -26,6 +26,7 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
     ours = [name for name in output if name.startswith("pytest_cplife")]
     assert set(ours) == {
         "pytest_cplife",
+        "pytest_cplife.ending",
         "pytest_cplife.launchers",
         "pytest_cplife.launchers.base",
         "pytest_cplife.mesh",

@@ -105,7 +105,8 @@ def test_counters(lab: Lab) -> None:
 
 def test_the_file(lab: Lab) -> None:
     for unchanged in (True, False):
-        run = lab.run("resumed", facts={"file unchanged": [unchanged, True]})
+        facts = {"file unchanged": [unchanged, True], "file kept": [True, True]}
+        run = lab.run("resumed", facts=facts)
         assert subjects("LOAD-08", lab.case(run)) == ([] if unchanged else ["checkpoint"])
 
 
