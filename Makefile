@@ -15,6 +15,8 @@ test: $(READY) lint  ## the project's own checks and tests
 	# GPUs have tests of their own, in scripts/gpu_gate.sh. Here they would get in the way: torch lets
 	# no process compute gradients that was forked from one that has, where it sees a GPU.
 	CUDA_VISIBLE_DEVICES= $(BIN)/pytest tests
+	# Two at a time: ranks of one session wait for each other much of the time.
+	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2
 
 lint: $(READY)
 	$(BIN)/ruff check
