@@ -1,7 +1,8 @@
-"""The kill matrix: ``python -m pytest_cplife.selftest [PART OF A NAME ...]``.
+"""The kill matrix: ``python -m pytest_cplife.selftest [--list | PART OF A NAME ...]``.
 
 For each planted fault every rule that fails, the first of them, and whether the rule that has
-to find it does.
+to find it does. With ``--list`` nothing is judged; the faults are printed as a page of the
+documentation.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 
 from pytest_cplife.selftest.bench import Bench
 from pytest_cplife.selftest.catalogue import FAULTS, UNSEEN
+from pytest_cplife.selftest.listing import listing
 from pytest_cplife.selftest.planting import Fault
 
 from pytest_cplife.rules.model import Outcome
@@ -36,6 +38,9 @@ def outcomes(bench: Bench, fault: Fault) -> dict[str, list[str]]:
 
 
 def main(parts: list[str]) -> None:
+    if parts == ["--list"]:
+        print(listing(), end="")
+        return
     tally: Counter[str] = Counter()
     with Bench() as bench:
         for fault in FAULTS + UNSEEN:
