@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from pytest_cplife.adapter import ADAPTER_CAPABILITIES, LifecycleAdapter, overridden
 from pytest_cplife.blame import Find
 from pytest_cplife.evidence.assemble import CannotAssemble
+from pytest_cplife.lookalikes import lookalikes
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.case import Case, Declared, NotCovered
 from pytest_cplife.rules.diagnosis import diagnose
@@ -28,6 +29,7 @@ def declared_by(cls: type[LifecycleAdapter]) -> Declared:
         bitwise_resume=cls.bitwise_resume,
         ema_spec=cls.ema_spec,
         capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
+        lookalikes=lookalikes(cls),
     )
 
 
@@ -38,7 +40,9 @@ def check_needs(rule: Rule, offered: Collection[str]) -> None:
     """
     lacking = [need for need in rule.needs if need not in offered]
     if lacking:
-        raise NotCovered(f"capability {', '.join(lacking)} is not offered")
+        several = "capabilities", "are"
+        noun, verb = several if len(lacking) > 1 else ("capability", "is")
+        raise NotCovered(f"{noun} {', '.join(lacking)} {verb} not offered")
 
 
 _ENDS = {"start": "uninterrupted", "train": "uninterrupted", "save": "saving", "load": "resumed"}

@@ -131,6 +131,12 @@ class Session:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, "blocked by ADAPTER-01")
         if rule.group == "FUZZ":
             return self._judge_fuzz(rule)
+        if spec is None and rule.runs:
+            # One mesh is enough for what is asked once, and the smallest is the cheapest.
+            spec = min(self._possible_meshes(), key=lambda one: one.world_size, default=None)
+            if spec is None:
+                reason = f"every mesh needs more than {self.settings.max_world_size} ranks"
+                return Verdict(rule.id, mesh, Outcome.NOT_COVERED, reason)
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
         teller = told_before(case, self._run)

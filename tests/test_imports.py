@@ -14,7 +14,7 @@ LAYERS = (
     {"mesh", "settings", "adapter"},
     {"evidence", "launchers"},
     {"rules"},
-    {"loading", "shape", "scenarios"},
+    {"loading", "shape", "lookalikes", "scenarios"},
     {"blame", "judging", "session", "suite", "fuzz", "strategies", "adapters"},
     {"expected", "policy", "report"},
     {
@@ -51,6 +51,7 @@ LATE = {
 WITHOUT_PYTEST = {"mesh", "settings", "adapter", "evidence", "launchers", "rules"} | {
     "loading",
     "shape",
+    "lookalikes",
     "scenarios",
     "session",
     "judging",

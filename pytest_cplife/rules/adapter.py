@@ -21,3 +21,19 @@ from pytest_cplife.rules.registry import rule
 def adapter_shape(case: Case) -> Iterator[Finding]:
     for problem in case.declared.problems:
         yield Violation("adapter", "a usable LifecycleAdapter", problem)
+
+
+@rule(
+    "ADAPTER-02",
+    "no name is nearly one of the protocol",
+    level="should",
+    statement="Adapter and run have no public method or attribute whose name is one slip away from"
+    " one that the suite knows.",
+    why="A capability under a misspelled name is never asked for, and its rules are not covered.",
+    cause="A misspelled name; a name that is meant as it is begins better with an underscore.",
+    runs=("uninterrupted",),
+)
+def names_known(case: Case) -> Iterator[Finding]:
+    for found in (*case.declared.lookalikes, *case["uninterrupted"].fact("lookalikes")[0]):
+        name, _, meant = found.partition(": ")
+        yield Violation(name, "a name of the protocol", f"did you mean `{meant}`?")

@@ -24,6 +24,7 @@ class Declared:
     ema_spec: EmaSpec | None = None
     capabilities: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
+    lookalikes: tuple[str, ...] = ()
 
     def is_plain(self, fqn: str) -> bool:
         return under(fqn, self.plain_parameters)

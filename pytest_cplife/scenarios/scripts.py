@@ -16,6 +16,7 @@ from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
+from pytest_cplife.lookalikes import lookalikes
 from pytest_cplife.scenarios.noise import listening
 from pytest_cplife.scenarios.onward import dropout_rates, silence
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
@@ -26,6 +27,7 @@ def uninterrupted(rank: Rank, order: Order) -> None:
     """Start and train to the end without ever saving."""
     stage = set_stage(rank, order)
     run = stage.start()
+    stage.recorder.fact("lookalikes", lookalikes(run))
     stage.recorder.moment("start", run)
     _note_plan(stage)
     stage.recorder.fact("placeholders", call_placeholders(run.model, stage.adapter.placeholders))

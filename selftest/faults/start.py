@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -108,3 +110,29 @@ class MetaBuffer(Wrapping):
 
     def after(self, model: TinyNet, ctx: RankContext) -> None:
         model.seen = model.seen.to("meta")
+
+
+@plant(
+    fsdp2.Adapter, rule="ADAPTER-02", subject="MisspelledPrefixes.plain_parameter", mesh="fsdp=1"
+)
+class MisspelledPrefixes(fsdp2.Adapter):
+    """A declaration lacks its last letter."""
+
+    plain_parameter = ("shift",)
+
+
+@plant(fsdp2.Adapter, rule="ADAPTER-02", subject="MisspelledSave.saev", mesh="fsdp=1")
+class MisspelledSave(fsdp2.Fsdp2Run):
+    """A method that was meant to replace the one it inherits has another name."""
+
+    def saev(self, path: Path) -> None: ...
+
+
+@plant(
+    fsdp2.Adapter, rule="ADAPTER-02", subject="MisspelledCapability.named_extra_sate", mesh="fsdp=1"
+)
+class MisspelledCapability(fsdp2.Fsdp2Run):
+    """A capability has one letter too few in its name."""
+
+    def named_extra_sate(self) -> Mapping[str, object]:
+        return {"patience": 3}
