@@ -272,10 +272,17 @@ class LifecycleAdapter(ABC):
     placeholders: Collection[str] = ()
     """FQN prefixes of modules not ported yet."""
     rng_policy: Literal["restore", "offset", "none"] = "offset"
-    """What a resume does with random streams: put them back, draw fresh ones offset by rank,
-    epoch and step, or nothing. With ``"offset"`` and ``"none"`` the suite seeds the global
-    streams itself at the save point of the uninterrupted run and after :meth:`TrainingRun.ready`
-    of the resumed one, so that the two can be compared with dropout on."""
+    """What a resume does with the global random streams (torch's on CPU and devices, NumPy's and
+    ``random``'s): put them back, draw fresh ones offset by rank, epoch and step, or nothing. The
+    default is ``"offset"``.
+
+    Under any policy the suite seeds them before each :meth:`start`, on each rank apart, as in
+    processes that nobody has seeded. With ``"restore"`` it then leaves them alone. With
+    ``"offset"`` and ``"none"`` it seeds them again before the first step, at the save point of the
+    uninterrupted run and after :meth:`TrainingRun.ready` of the resumed one, and once more a step
+    later, so that the two can be compared with dropout on. Of such seeds, ranks whose stream was
+    the same when `start` returned get the same one, and ranks whose streams differed get different
+    ones. Some comparisons (fuzzing, a second set of streams) seed under any policy."""
     ema_spec: EmaSpec | None = None
     """The rule of the average; None with a run that has one: the decay is inferred."""
     save_points: Literal["any", "epoch_end"] = "any"

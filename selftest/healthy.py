@@ -17,6 +17,7 @@ HEALTHY = (
     "pytest_cplife.selftest.trainers.bf16_master:Adapter",
     "pytest_cplife.selftest.trainers.restore_rng:Adapter",
     "pytest_cplife.selftest.trainers.no_rng:Adapter",
+    "pytest_cplife.selftest.trainers.global_order:Adapter",
     "pytest_cplife.selftest.trainers.epoch_end:Adapter",
     "pytest_cplife.selftest.trainers.no_serial:Adapter",
     "pytest_cplife.selftest.trainers.lazy_load:Adapter",

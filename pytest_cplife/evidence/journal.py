@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.filing import FileRecord
-from pytest_cplife.evidence.snapshot import Snapshot, take_snapshot
+from pytest_cplife.evidence.snapshot import Snapshot, rng_digests, take_snapshot
 from pytest_cplife.evidence.store import TensorStore
 from pytest_cplife.evidence.trace import StepRecord, tracing
 
@@ -76,13 +76,18 @@ class Recorder:
     def train(self, stretch: str, run: TrainingRun, steps: int, *, values: bool = True) -> None:
         """Train under observation; the samples and scalars of the last step are noted too.
 
+        So are the names of the random streams that were drawn from.
+
         Args:
             values: keep the first step's gradients, not only their digests.
         """
+        before = rng_digests()
         with tracing(run, self.store, values=values) as trace:
             losses = run.train(steps)
+        moved = tuple(name for name, state in rng_digests().items() if before.get(name) != state)
         self._write("steps", stretch, trace.steps)
         self._write("losses", stretch, losses)
+        self.fact(f"streams moved {stretch}", moved)
         self.samples(stretch, run)
 
     def samples(self, stretch: str, run: TrainingRun) -> None:

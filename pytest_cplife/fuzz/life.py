@@ -14,7 +14,7 @@ from pytest_cplife.fuzz.plans import Step
 from pytest_cplife.fuzz.ranks import all_raised
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.crash_faults import full_disk
-from pytest_cplife.scenarios.order import Order, Stage, seed_streams, set_stage
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.rounding import nudging
 
 FULL_AT = 1024
@@ -70,7 +70,7 @@ def _do(stage: Stage, run: TrainingRun, life: Life, step: Step, name: str) -> No
         for count in range(step.count * life.unit):
             # What a step draws depends on which step it is and on nothing else, so that a run
             # that was stopped can be held against one that never was.
-            seed_streams(stage.order.seed, stage.rank.rank, 1 + run.global_step)
+            stage.seed(1 + run.global_step)
             run.train(1)
             stage.recorder.moment(f"{name} {count}", run)
         return

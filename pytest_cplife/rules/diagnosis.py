@@ -9,6 +9,7 @@ from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.causes_of_averages import AVERAGES
 from pytest_cplife.rules.causes_of_losses import LOSSES
+from pytest_cplife.rules.causes_of_samples import SAMPLES
 from pytest_cplife.rules.causes_of_steps import STEPS
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.model import Rule, Violation
@@ -188,6 +189,7 @@ PATTERNS = (
     *AVERAGES,
     *STEPS,
     *LOSSES,
+    *SAMPLES,
     Pattern(
         ("SAVE-05", "SAVE-06"),
         "the file has the shape of rank 0's shard: to_local() was written where full_tensor() was"

@@ -15,6 +15,26 @@ def _needs_policy(case: Case, *policies: str) -> None:
         raise NotCovered(f"rng_policy is {case.declared.rng_policy!r}")
 
 
+def draws_noise(case: Case, run: str) -> frozenset[str]:
+    """The streams of torch that `run` draws noise from, on any rank.
+
+    Noise is drawn all along; what moves a stream in one stretch of training and not in the next is
+    an order of samples, or the like, which ranks may well draw alike.
+
+    Raises:
+        NotCovered: there are none, so that two equal streams do no harm.
+    """
+    evidence = case[run]
+    stretches = ["next"]
+    if all("rest" in journal.losses for journal in evidence.ranks):
+        stretches.append("rest")
+    moved = [set().union(*evidence.fact(f"streams moved {stretch}")) for stretch in stretches]
+    noise = set.intersection(*moved) & {"torch", "cuda"}
+    if not noise:
+        raise NotCovered("training draws no noise from torch's global streams")
+    return frozenset(noise)
+
+
 @rule(
     "RNG-01",
     "streams come back",
@@ -27,6 +47,9 @@ def _needs_policy(case: Case, *policies: str) -> None:
 def streams_return(case: Case) -> Iterator[Finding]:
     _needs_policy(case, "restore")
     saved, loaded = case["saving"].at("before save"), case["resumed"].at("after load")
+    moments = (case["resumed"].at("start"), saved, loaded)
+    if all(a.rng == b.rng == c.rng for a, b, c in zip(*(m.ranks for m in moments), strict=True)):
+        raise NotCovered("no stream has moved before the save, so there is nothing to put back")
     owners = _owners(saved)
     for a, b in zip(saved.ranks, loaded.ranks, strict=True):
         for stream, state in a.rng.items():
@@ -59,6 +82,7 @@ def _owners(moment: Moment) -> dict[tuple[str, str], int]:
 )
 def nothing_replayed(case: Case) -> Iterator[Finding]:
     _needs_policy(case, "offset")
+    draws_noise(case, "uninterrupted")
     loaded = case["resumed"].at("after load")
     earlier = (
         case["uninterrupted"].at("start"),
@@ -97,19 +121,24 @@ def nothing_replayed(case: Case) -> Iterator[Finding]:
 )
 def own_noise(case: Case) -> Iterator[Finding]:
     _needs_policy(case, "offset", "restore")
+    noise = draws_noise(case, "uninterrupted")
     loaded = case["resumed"].at("after load")
     ids = case["uninterrupted"].fact("sample_ids next")
-    first: dict[str, int] = {}
-    for snapshot in loaded.ranks:
-        state = snapshot.rng["torch"]
-        other = first.setdefault(state, snapshot.rank)
-        if ids[other] != ids[snapshot.rank]:
+    first: dict[tuple[str, str], int] = {}
+    states = [
+        (snapshot.rank, stream, snapshot.rng[stream])
+        for snapshot in loaded.ranks
+        for stream in sorted(noise & snapshot.rng.keys())
+    ]
+    for rank, stream, state in states:
+        other = first.setdefault((stream, state), rank)
+        if ids[other] != ids[rank]:
             yield Violation(
-                "torch random stream",
+                f"{stream} random stream",
                 "a state of its own",
                 f"that of rank {other}, which has other samples",
                 loaded.label,
-                ranks=(snapshot.rank,),
+                ranks=(rank,),
             )
 
 

@@ -12,6 +12,7 @@ from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.registry import rule
+from pytest_cplife.rules.rng import draws_noise
 
 _STEPS = 10_000_000
 """A run that is longer than this may meet a seed again."""
@@ -35,6 +36,7 @@ def resumes_differ(case: Case) -> Iterator[Finding]:
         raise NotCovered(f"rng_policy is {case.declared.rng_policy!r}")
     if case.declared.save_points != "any":
         raise NotCovered(f"save_points is {case.declared.save_points!r}")
+    draws_noise(case, "resumed")
     names = ("rewound", "resumed", "relayed again")
     moments = {name: case[name].at("after load") for name in names}
     owners: dict[int, tuple[str, int]] = {}
@@ -105,6 +107,7 @@ def one_policy(case: Case) -> Iterator[Finding]:
         raise NotCovered("rng_policy is 'none'")
     if case.partner is None:
         raise NotCovered("only one mesh is run, so there is no other to load from")
+    draws_noise(case, "uninterrupted")
     loaded = case["crossed"].at("after load")
     saved = [s.rng["torch"] for s in case["saving of partner"].at("before save").ranks]
     moment = f"crossed from {case.partner}: after load"

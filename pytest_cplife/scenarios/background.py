@@ -17,7 +17,8 @@ from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.layout import view_layout
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.crash_faults import below, listening
-from pytest_cplife.scenarios.crash_kinds import attempt, check_saved, meeting
+from pytest_cplife.scenarios.crash_kinds import attempt, check_saved
+from pytest_cplife.scenarios.meeting import meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.scripts import next_step, train_to_save_point
 

@@ -15,15 +15,14 @@ from pytest_cplife.scenarios.crash_kinds import (
     PLAIN,
     SHARDED,
     Kind,
-    Meeting,
     attempt,
     book_of,
     check_saved,
-    meeting,
     train,
 )
 from pytest_cplife.scenarios.crash_states import Watch, choose
 from pytest_cplife.scenarios.editing import offer
+from pytest_cplife.scenarios.meeting import Meeting, meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 _STATES = 6

@@ -13,8 +13,9 @@ from pytest_cplife.evidence.folders import FolderState, tree_digest, tree_size
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.crash import recover
 from pytest_cplife.scenarios.crash_faults import below, listening
-from pytest_cplife.scenarios.crash_kinds import Kind, attempt, book_of, meeting, train
+from pytest_cplife.scenarios.crash_kinds import Kind, attempt, book_of, train
 from pytest_cplife.scenarios.crash_states import Watch, choose
+from pytest_cplife.scenarios.meeting import meeting
 from pytest_cplife.scenarios.order import Order, set_stage
 
 _GENERATIONS = 4

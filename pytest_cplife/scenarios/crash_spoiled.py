@@ -13,7 +13,6 @@ from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.checkpoint import CheckpointView
 from pytest_cplife.evidence.folders import largest_file
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.crash_kinds import meeting
 from pytest_cplife.scenarios.editing import (
     NothingToEdit,
     editable,
@@ -21,6 +20,7 @@ from pytest_cplife.scenarios.editing import (
     offer,
     offer_edits,
 )
+from pytest_cplife.scenarios.meeting import meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 _VERSION = re.compile(r"((checkpoint|ckpt|file|format|payload|schema|state)_?)?version")

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.order import Order, Stage, seed_streams, set_stage
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 STEPS = 2
 """Adam's first step after a fresh start hides what it has lost; the second does not."""
@@ -51,7 +51,7 @@ def go_on(stage: Stage, run: TrainingRun, name: str) -> None:
     stage.recorder.moment(name, run)
     stage.align(1)
     if name == "shaken":
-        seed_streams(stage.order.seed, stage.rank.rank, _OTHER_STREAMS)
+        stage.seed(_OTHER_STREAMS)
     with stage.recorder.phase("go on"):
         for step in range(1, STEPS + 1):
             run.train(1)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
 from pytest_cplife.adapter import (
@@ -26,6 +23,7 @@ from pytest_cplife.evidence.store import TensorStore
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.loading import load_adapter
 from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.scenarios.streams import Owners, find_owners, seed_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +71,28 @@ class Order:
 
 @dataclass(slots=True)
 class Stage:
-    """One rank of a scenario: its adapter, its recorder and its context."""
+    """One rank of a scenario: its adapter, its recorder and its context.
+
+    Attributes:
+        owners: whose streams this rank shares, as the trainer's start left them.
+    """
 
     order: Order
     rank: Rank
     adapter: LifecycleAdapter
     recorder: Recorder
+    owners: Owners
 
     def start(self) -> TrainingRun:
         """Start the trainer and take the first snapshot."""
         with self.recorder.phase("start"):
-            seed_streams(self.order.seed, self.rank.rank, 0)
+            # As in processes that nobody has seeded: other streams on each rank.
+            seed_streams(self.order.seed, Owners.alone(self.rank.rank), 0)
             run = self.adapter.start(self.context())
             if not isinstance(run, TrainingRun):
                 raise TypeError(f"start() returned {type(run).__name__}; a TrainingRun is expected")
+            # Before anything is loaded: a run and its resumption have to note the same.
+            self.owners = find_owners(self.rank.rank)
         self.recorder.fact("device", str(self.rank.device))
         self.recorder.fact("capabilities", sorted(self.offered(run)))
         return run
@@ -110,12 +116,18 @@ class Stage:
     def align(self, point: int) -> None:
         """Give the random streams of compared runs the same state, unless the trainer does it.
 
+        Ranks that shared a stream when the trainer had started share it again, and no others.
+
         Args:
             point: the stretch of training that follows: 0 from the start, 1 from the save point, 2
                 from the step after it.
         """
         if self.adapter.rng_policy != "restore":
-            seed_streams(self.order.seed, self.rank.rank, 1 + point)
+            self.seed(1 + point)
+
+    def seed(self, moment: int) -> None:
+        """Seed the random streams for a moment of the run that has been started."""
+        seed_streams(self.order.seed, self.owners, moment)
 
     def offered(self, run: TrainingRun) -> frozenset[str]:
         """The run's optional methods that it defines."""
@@ -156,12 +168,5 @@ def set_stage(rank: Rank, order: Order) -> Stage:
         rank=rank,
         adapter=load_adapter(order.adapter)(),
         recorder=Recorder(rank.rank, order.journal(rank.rank), TensorStore(order.store)),
+        owners=Owners.alone(rank.rank),
     )
-
-
-def seed_streams(seed: int, rank: int, moment: int) -> None:
-    """Seed torch (every device), NumPy and ``random`` from a hash, so that ranks never collide."""
-    words = np.random.SeedSequence([seed, rank, moment]).generate_state(3)
-    torch.manual_seed(int(words[0]))
-    np.random.seed(int(words[1]))
-    random.seed(int(words[2]))

@@ -6,8 +6,9 @@ import torch
 from pytest_cplife.reference_impl import Adapter as Reference
 from pytest_cplife.reference_impl.trainer import Trainer
 from pytest_cplife.selftest.planting import plant
-from pytest_cplife.selftest.trainers import ddp, fsdp2, hand_dtensor, tp_only
+from pytest_cplife.selftest.trainers import ddp, fsdp2, global_order, hand_dtensor, tp_only
 from pytest_cplife.selftest.trainers.data import Batch, Part
+from pytest_cplife.selftest.trainers.streams import seed_streams
 from torch import Tensor
 
 from pytest_cplife import RankContext, TrainingRun
@@ -162,6 +163,20 @@ class EveryRankTheSame(fsdp2.Adapter):
         run = super().start_distributed(ctx)
         run.part = Part(0, ctx.world_size)
         return run
+
+
+@plant(
+    global_order.Adapter,
+    rule="DATA-02",
+    subject="sample 7",
+    mesh="fsdp=2",
+    likely="a random stream of its own",
+)
+class OwnOrder(global_order.Fsdp2Run):
+    """The stream that each rank draws the order of all samples from is seeded with its rank."""
+
+    def seed(self) -> None:
+        seed_streams(self.ctx.seed, self.ctx.rank, self.epoch, self.global_step)
 
 
 @plant(Reference, rule="DATA-02", subject="sample 0", mesh="dp=2,cp=2")

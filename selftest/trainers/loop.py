@@ -91,7 +91,7 @@ class LoopRun(TrainingRun):
 
     def step(self) -> float:
         """One optimizer step on this rank's share of the next global batch."""
-        batch = global_batch(self.data_step()).to(self.ctx.device)
+        batch = self.next_batch().to(self.ctx.device)
         self.model.observe(batch.inputs)
         local = batch.part(self.part.index, self.part.count)
         self._ids = local.ids
@@ -102,6 +102,10 @@ class LoopRun(TrainingRun):
         self.global_step += 1
         self.epoch = self.global_step // self.steps_per_epoch
         return self.mean_over_ranks(loss)
+
+    def next_batch(self) -> Batch:
+        """The next global batch, the same on all ranks."""
+        return global_batch(self.data_step())
 
     def data_step(self) -> int:
         """Which global batch comes next."""

@@ -140,7 +140,7 @@ def streams(lab: Lab, policy: str, loaded: Sequence[str], start: Sequence[str]) 
         lab.run(
             "uninterrupted",
             {"start": fresh, "after first step": seen(["f0", "f1"])},
-            facts={"sample_ids next": [(0, 1), (2, 3)]},
+            facts={"sample_ids next": [(0, 1), (2, 3)], "streams moved next": [("torch",)] * 2},
         ),
         lab.run("saving", {"before save": saved}),
         lab.run("resumed", {"start": fresh, "after load": seen(loaded)}),
@@ -187,8 +187,47 @@ def test_own_noise(lab: Lab, loaded: list[str], broken: list[tuple[int, ...]]) -
 
 def test_ranks_with_the_same_samples_may_share_noise(lab: Lab) -> None:
     case = streams(lab, "offset", ["a", "a"], ["i0", "i1"])
-    same = lab.run("uninterrupted", facts={"sample_ids next": [(0, 1), (0, 1)]})
+    facts = {"sample_ids next": [(0, 1), (0, 1)], "streams moved next": [("torch",), ()]}
+    same = lab.run("uninterrupted", facts=facts)
     assert violations("RNG-03", lab.case(same, case["resumed"])) == []
+
+
+@pytest.mark.parametrize(
+    ("following", "rest", "stream"),
+    [
+        ((), (), ""),
+        (("numpy", "python"), ("numpy", "python"), ""),
+        (("torch",), (), ""),
+        (("torch", "numpy"), ("torch",), "torch"),
+        (("torch", "cuda"), ("cuda",), "cuda"),
+    ],
+    ids=["nothing", "not torch's", "an order", "noise", "noise on the device"],
+)
+def test_only_streams_that_noise_is_drawn_from_count(
+    lab: Lab, following: Any, rest: Any, stream: str
+) -> None:
+    moved = {"streams moved next": [following] * 2, "streams moved rest": [rest] * 2}
+    equal = lab.snapshots(rng=[{"torch": "a", "cuda": "b"}] * 2)
+    case = lab.case(
+        lab.run(
+            "uninterrupted",
+            facts={"sample_ids next": [(0, 1), (2, 3)], **moved},
+            losses={"next": [[0.5]] * 2, "rest": [[0.5]] * 2},
+        ),
+        lab.run("resumed", {"after load": equal}),
+        rng_policy="offset",
+    )
+    if stream:
+        assert subjects("RNG-03", case) == [f"{stream} random stream"]
+    else:
+        with pytest.raises(NotCovered, match="draws no noise"):
+            violations("RNG-03", case)
+
+
+def test_streams_that_never_moved_have_not_come_back(lab: Lab) -> None:
+    with pytest.raises(NotCovered, match="no stream has moved"):
+        violations("RNG-01", streams(lab, "restore", ["s0", "s1"], ["s0", "s1"]))
+    assert violations("RNG-01", streams(lab, "restore", ["x", "s1"], ["s0", "s1"]))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +276,7 @@ def test_the_data_goes_on(lab: Lab) -> None:
 )
 def test_the_global_batch(lab: Lab, ids: Sequence[Any], broken: list[str]) -> None:
     serial = lab.run("serial", facts={"sample_ids first": [(0, 1, 2, 3)]}, ranks=1)
-    run = lab.run("uninterrupted", facts={"sample_ids first": ids})
+    run = lab.run("parity", facts={"sample_ids first": ids})
     assert subjects("DATA-02", lab.case(serial, run)) == broken
 
 

@@ -21,7 +21,8 @@ def resumes(lab: Lab, *seeds: Sequence[int], epochs: Sequence[int] = (0, 0, 1)) 
     for name, step, epoch, own in zip(names, (0, 3, 4), epochs, seeds, strict=True):
         seen = lab.snapshots(counters={"global_step": step, "epoch": epoch})
         seen = [replace(s, seed=seed) for s, seed in zip(seen, own, strict=True)]
-        runs.append(lab.run(name, {"after load": seen}))
+        moved = {"streams moved next": [("torch",)] * 2}
+        runs.append(lab.run(name, {"after load": seen}, facts=moved))
     return lab.case(*runs, rng_policy="offset")
 
 
@@ -58,7 +59,10 @@ def crossed(lab: Lab, policy: str, loaded: Sequence[str], again: Sequence[str] =
 
     digests = [{"torch": stream} for stream in again or loaded]
     case = lab.case(
-        lab.run("uninterrupted", facts={"sample_ids next": [(0,), (1,)]}),
+        lab.run(
+            "uninterrupted",
+            facts={"sample_ids next": [(0,), (1,)], "streams moved next": [("torch",)] * 2},
+        ),
         lab.run("saving", {"before save": seen(["s0", "s1"])}),
         lab.run("crossed", {"after load": seen(loaded)}, facts={"streams again": digests}),
         partner="cp=2",
