@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,11 @@ WIDTH = 100
 _MAX_ROWS = 8
 _MAX_BLOCKS = 4
 _MAX_CELL = 34
+_MAX_SUBJECT = 44
+_MIN_CELL = 8
+_SHORTENED = ("expected", "observed", "moment", "ranks")
+"""Columns that give way where a table is too wide, first ones first; a subject never does."""
+_ENDED = re.compile(r"rank \d+ (raised|exited|killed): ")
 _MAX_NOTES = 4
 _MAX_DETAIL_LINES = 18
 
@@ -34,7 +40,9 @@ def failure_message(rule: Rule, verdict: Verdict, command: Sequence[str]) -> str
         if first is not None:
             parts.append(_wrapped("first", first))
     notes = dict.fromkeys(one.note for one in verdict.violations if one.note)
-    if verdict.violations or not verdict.reason:
+    # Where a rank says itself what ended it, a guess at what usually does only misleads.
+    told = verdict.violations and all(_ENDED.match(one.observed) for one in verdict.violations)
+    if not told and (verdict.violations or not verdict.reason):
         parts.append(_wrapped("cause", rule.cause))
     parts += [_wrapped("seen", note) for note in list(notes)[:_MAX_NOTES]]
     parts += _details(verdict.violations)
@@ -68,7 +76,12 @@ def _severity(one: Violation) -> tuple[int, float]:
 def _worst(violations: Sequence[Violation]) -> list[str]:
     """The worst in a table; those whose text is too long for a cell are written out below it."""
     ordered = worst_first(violations)
-    short = [one for one in ordered if max(len(one.expected), len(one.observed)) <= _MAX_CELL]
+    short = [
+        one
+        for one in ordered
+        if max(len(one.expected), len(one.observed)) <= _MAX_CELL
+        and len(one.subject) <= _MAX_SUBJECT
+    ]
     columns = ("subject", "moment", "ranks", "expected", "observed", "diff/budget")
     rows = [
         (
@@ -105,15 +118,25 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
         [columns[n] for n in used],
         *([" ".join(row[n].split()) for n in used] for row in rows),
     ]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    while sum(widths) + 2 * len(widths) > WIDTH:
-        widths[widths.index(max(widths))] -= 1
+    widths = _narrowed([max(map(len, column)) for column in zip(*lines, strict=True)], lines[0])
     return [
         "".join(
             f"  {_cut(text, width):<{width}}" for text, width in zip(line, widths, strict=True)
         ).rstrip()
         for line in lines
     ]
+
+
+def _narrowed(widths: list[int], names: Sequence[str]) -> list[int]:
+    """The widths of a table that fits: the columns that tell rows apart give way last."""
+    for name in _SHORTENED:
+        if name in names:
+            place, excess = names.index(name), sum(widths) + 2 * len(widths) - WIDTH
+            floor = min(widths[place], max(_MIN_CELL, len(name)))
+            widths[place] = max(floor, widths[place] - max(excess, 0))
+    while sum(widths) + 2 * len(widths) > WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def _cut(text: str, width: int) -> str:

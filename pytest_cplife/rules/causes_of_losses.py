@@ -30,7 +30,7 @@ def _left_waiting(case: Case, violations: Sequence[Violation]) -> bool:
 
 
 def _went_on(case: Case, violations: Sequence[Violation]) -> bool:
-    return all(violation.observed.endswith(" return") for violation in violations)
+    return all(violation.observed.endswith((" return", " returns")) for violation in violations)
 
 
 def _nothing_there(case: Case, violations: Sequence[Violation]) -> bool:

@@ -208,3 +208,8 @@ def show(record: Record) -> str:
     if isinstance(record, ValueRecord):
         return f"{record.text} ({record.type_name})"
     return f"{record.layout()} {record.shape} {record.dtype}"
+
+
+def those(ranks: Sequence[int]) -> str:
+    """As in a sentence: ``rank 1``, ``ranks 0, 2``."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

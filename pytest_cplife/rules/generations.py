@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_cplife.evidence.folders import FolderState
 from pytest_cplife.evidence.run import Moment, RunEvidence
 from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.common import those
 from pytest_cplife.rules.model import Violation
 from pytest_cplife.rules.parts import PARTS, compare_parts
 
@@ -45,10 +46,10 @@ class Generations:
         refusing = tuple(rank for rank, outcome in enumerate(outcomes) if outcome)
         wanted = " or ".join(moment.name for moment in self.saved) + ", whole"
         if refusing and len(refusing) < len(outcomes):
-            text = f"refused by ranks {', '.join(map(str, refusing))} and loaded by the others"
+            text = f"refused by {those(refusing)} and loaded by the others"
             yield Violation(subject, "one outcome on all ranks", text, ranks=refusing)
         elif refusing and not refusal_is_right:
-            yield Violation(subject, wanted, f"refused: {outcomes[0]}", ranks=refusing)
+            yield Violation(subject, wanted, f"refused: {outcomes[0].rstrip(': ')}", ranks=refusing)
         elif not refusing:
             found = self._mixture(self.loads.at(moment))
             if found:

@@ -30,8 +30,9 @@ _PORTABLE = ("weights", "buffers", "optimizer state", "averages", "counters")
     statement="A file in which a weight is missing, or has another size, ends load() in an"
     " exception on every rank.",
     why="A weight that is silently left at its initial value is never found again.",
-    cause="strict=False without a check of what was missing, a copy of the overlapping rows, or an"
-    " exception that is caught and logged.",
+    cause="strict=False without a check of what was missing, a copy of the overlapping rows, an"
+    " exception that is caught and logged, or set_model_state_dict(full_state_dict=True) of torch,"
+    " which fills what the file lacks from the live model even with strict=True.",
     runs=("refusing",),
 )
 def other_architecture(case: Case) -> Iterator[Finding]:

@@ -78,7 +78,8 @@ def shapes_mirror(case: Case) -> Iterator[Finding]:
     "initial values are the serial model's",
     statement="At the start every parameter's full value equals the serial one, bit for bit.",
     why="Ranks that draw their own initial weights train a model that no serial run knows.",
-    cause="Initialising after sharding with each rank's own random stream, or a device move that"
+    cause="The run seeds its model with ctx.seed and build_serial_model with another seed;"
+    " initialising after sharding with each rank's own random stream, or a device move that"
     " re-initialised.",
     runs=_RUNS,
 )

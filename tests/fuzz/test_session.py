@@ -93,7 +93,7 @@ def test_capability_that_is_absent_is_told_without_a_run(bench: Bench, tmp_path:
     ) as session:
         verdict = session.judge(get_rule("FUZZ-01"), None)
     assert verdict.outcome is Outcome.NOT_COVERED
-    assert verdict.reason == "capability to_plain, realign is not offered"
+    assert verdict.reason == "capabilities to_plain, realign are not offered"
     assert not (tmp_path / "fuzz").exists()
 
 

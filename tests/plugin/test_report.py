@@ -166,6 +166,25 @@ def test_a_table_fits_the_width_and_drops_empty_columns() -> None:
     assert second.split() == ["c", "d"]
 
 
+def test_rows_can_be_told_apart_in_a_narrow_table() -> None:
+    names = [f"blocks.{n}.attention.up.weight[{e}]" for n in (0, 1) for e in ("exp_avg", "step")]
+    told = ("equal bit for bit", "120 of 120 elements differ")
+    moment = "after a file with a weight of another size"
+    lines = broken(*(Violation(name, *told, moment, (0, 1), None, 0.03, 0.0) for name in names))
+    assert all(len(line) <= WIDTH for line in lines)
+    for name in names:
+        assert any(line.startswith(f"  {name}  ") for line in lines)
+    long = "a" * 60
+    assert any(line.startswith(f"  {long} (") for line in broken(Violation(long, *told, moment)))
+
+
+def test_what_ended_a_rank_needs_no_guess() -> None:
+    wanted = "completes on every rank"
+    for kind, guessed in (("raised", False), ("exited", False), ("hung", True)):
+        lines = broken(Violation("load", wanted, f"rank 1 {kind}: KeyError: 'optim'"))
+        assert any(line.startswith("cause ") for line in lines) is guessed
+
+
 def test_worst_first() -> None:
     def one(subject: str, difference: float | None, budget: float | None) -> Violation:
         return Violation(subject, "e", "o", difference=difference, budget=budget)
