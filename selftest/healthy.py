@@ -22,6 +22,7 @@ HEALTHY = (
     "pytest_cplife.selftest.trainers.no_serial:Adapter",
     "pytest_cplife.selftest.trainers.lazy_load:Adapter",
     "pytest_cplife.selftest.trainers.tp_only:Adapter",
+    "pytest_cplife.selftest.trainers.zero1:Adapter",
     "pytest_cplife.selftest.trainers.hand_dtensor:Adapter",
     "pytest_cplife.selftest.trainers.versioned:Adapter",
     "pytest_cplife.selftest.trainers.finetune:Adapter",
