@@ -1,10 +1,10 @@
 """The protocol between a trainer and the conformance suite.
 
 A user subclasses :class:`LifecycleAdapter` (a factory for runs of one trainer) and
-:class:`TrainingRun` (one live run on one rank). Two methods of each are required;
-everything else is a *capability*: a method or attribute that the subclass overrides.
-A capability that is not overridden is absent, and the rules that need it are reported
-as not covered, never as passed. An optional method, `start`, `save` and `load` of a serial
+:class:`TrainingRun` (one live run on one rank). Two methods of the first and three of the
+second are required; everything else is a *capability*: a method or attribute that the subclass
+overrides. A capability that is not overridden is absent, and the rules that need it are
+reported as not covered, never as passed. An optional method, `start`, `save` and `load` of a serial
 run, and a `save` that is called from inside an optimizer's step may also raise
 :class:`NotImplementedError` to say "not offered".
 
@@ -138,7 +138,7 @@ class TrainingRun(ABC):
 
     `model` and `optimizers` are set by :meth:`LifecycleAdapter.start`, and `global_step`
     counts optimizer steps since step 0, earlier runs included. Whenever the suite looks,
-    trainable parameters are DTensors.
+    trainable parameters are DTensors, unless `plain_parameters` of the adapter names them.
     """
 
     model: nn.Module
@@ -187,7 +187,9 @@ class TrainingRun(ABC):
     def named_optimizer_state(self) -> Mapping[str, Mapping[str, Any]]:
         """Optimizer state by parameter FQN, then by entry name.
 
-        The default follows `optimizer.state` through the identity of the model's parameters.
+        The default follows `optimizer.state` through the identity of the model's parameters;
+        override it where an optimizer holds tensors of its own (ZeRO). Entries may be full tensors,
+        the same on all ranks, or DTensors that say which part this rank has. It may communicate.
         It reads; it must never create state.
         """
         names = {id(parameter): name for name, parameter in self.named_parameters()}
@@ -286,7 +288,8 @@ class LifecycleAdapter(ABC):
     ema_spec: EmaSpec | None = None
     """The rule of the average; None with a run that has one: the decay is inferred."""
     save_points: Literal["any", "epoch_end"] = "any"
-    """Where a save is possible."""
+    """Where a save is possible: after any step, or before the first step and at the ends of epochs
+    only."""
     steps_per_epoch: int | None = None
     """Steps of one epoch; needed with ``save_points = "epoch_end"``."""
     plain_parameters: Collection[str] = ()
@@ -368,7 +371,11 @@ class LifecycleAdapter(ABC):
         """What the plain checkpoint at `path` holds.
 
         The default unpickles the file on the CPU and finds model, optimizers, EMA and counters by
-        their structure; override it for formats of your own.
+        their structure; override it for formats of your own, and return a
+        ``pytest_cplife.CheckpointView`` with `model` (the state that ``load_state_dict`` of the
+        serial model takes), and where the file has them `optimizers` (one mapping each with
+        ``state``, by parameter name or number, and ``param_groups``), `ema` (by FQN), `counters`
+        (``global_step``, ``epoch``) and `payload` (all of it, which `write_checkpoint` gets back).
         """
         from pytest_cplife.evidence.checkpoint import read_plain_checkpoint
 
