@@ -168,6 +168,9 @@ class TrainingRun(ABC):
 
         It holds full, plain tensors and whatever :meth:`load` needs to go on as if the run had
         never stopped. When it returns on every rank the checkpoint is complete on disk.
+
+        An older checkpoint may lie at `path`: it is replaced, or the save is refused with an error
+        on every rank before anything is touched.
         """
 
     @abstractmethod
@@ -202,7 +205,11 @@ class TrainingRun(ABC):
         return state
 
     def save_sharded(self, path: Path) -> None:
-        """Capability. Write a distributed (DCP) checkpoint into the directory `path`."""
+        """Capability. Write a distributed (DCP) checkpoint into the directory `path`.
+
+        An older checkpoint may lie at `path`: it is replaced, or the save is refused with an error
+        on every rank before anything is touched.
+        """
         raise NotImplementedError
 
     def load_sharded(self, path: Path) -> None:

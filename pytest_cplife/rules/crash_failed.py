@@ -107,6 +107,7 @@ def not_told_as_made(ask: Interrupted) -> Iterator[Finding]:
     runs=("failing", "retried"),
 )
 def leaves_the_older(ask: Interrupted) -> Iterator[Finding]:
+    ask.needs_replacement("failing")
     run = ask.run("failing")
     attempts, older = _attempts(run), told(run, "older checkpoint")
     generations = ask.generations("failing", "retried", "generation 1", "generation 2")

@@ -18,18 +18,24 @@ from pytest_cplife.rules.interruptions import (
 from pytest_cplife.rules.model import Finding
 from pytest_cplife.rules.parts import compare_parts
 
+UNFOLLOWED = (
+    "the save writes where it cannot be followed (torch.save to a path writes in C++); a rule of a"
+    " rank that is killed looks at it in mid-write"
+)
+
 
 @interrupted(
     8,
     "a {word}save replaces an older checkpoint",
     level="must",
-    statement="A {save} to a path where an older checkpoint lies replaces it: {load} gives the"
-    " newer one.",
+    statement="A {save} to a path where an older checkpoint lies replaces it, so that {load} gives"
+    " the newer one, unless all ranks refuse it.",
     why="A job that keeps one path for its latest checkpoint resumes from the wrong one.",
     cause="An existing path that is taken as done, or files of the older checkpoint that stay.",
     runs=("overwriting", "recovered"),
 )
 def replaces(ask: Interrupted) -> Iterator[Finding]:
+    ask.needs_replacement("overwriting")
     yield from ask.completes("overwriting", "recovered")
     yield from loads_as_saved(ask, "overwriting", "recovered")
 
@@ -45,6 +51,7 @@ def replaces(ask: Interrupted) -> Iterator[Finding]:
     runs=("overwriting", "recovered"),
 )
 def never_lost(ask: Interrupted) -> Iterator[Finding]:
+    ask.needs_replacement("overwriting")
     generations = ask.generations("overwriting", "recovered", "generation 1", "generation 2")
     for state in _instants(ask, fresh=False):
         yield from generations.judge(state)
@@ -53,7 +60,7 @@ def never_lost(ask: Interrupted) -> Iterator[Finding]:
 def _instants(ask: Interrupted, *, fresh: bool) -> list[FolderState]:
     states = [s for s in told(ask.run("recovered"), "states")[1:] if s.fresh == fresh]
     if not states:
-        raise NotCovered("no operation on files was seen during the save")
+        raise NotCovered(UNFOLLOWED)
     return states
 
 

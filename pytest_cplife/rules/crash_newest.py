@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.crash_killed import UNFOLLOWED
 from pytest_cplife.rules.generations import Generations, differences
 from pytest_cplife.rules.interruptions import SAVED_PARTS, told
 from pytest_cplife.rules.model import Finding, Violation
@@ -49,7 +50,7 @@ def never_unfinished(case: Case) -> Iterator[Finding]:
     saving, loading = case["advancing"], case["found"]
     _, _, *instants = told(loading, "states")
     if not instants:
-        raise NotCovered("no operation on files was seen during the save")
+        raise NotCovered(UNFOLLOWED)
     for state in instants:
         number = int(state.name.split()[1].rstrip(","))
         saved = (saving.at(f"generation {number - 1}"), saving.at(f"generation {number}"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cplife.evidence.run import RunEvidence
-from pytest_cplife.rules.case import Case
+from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.generations import Generations, differences
 from pytest_cplife.rules.model import RESTORED, Finding
 from pytest_cplife.rules.parts import compare_parts
@@ -57,6 +57,15 @@ class Interrupted:
 
     def run(self, name: str) -> RunEvidence:
         return self.case[name + self.kind.suffix]
+
+    def needs_replacement(self, name: str) -> None:
+        """
+        Raises:
+            NotCovered: the trainer does not save to a path where a checkpoint lies.
+        """
+        for journal in self.run(name).ranks:
+            if journal.facts.get("refusal"):
+                raise NotCovered(journal.facts["refusal"])
 
     def completes(self, *names: str) -> Iterator[Finding]:
         yield from completes(self.case, self.rule, *(name + self.kind.suffix for name in names))

@@ -24,6 +24,7 @@ from pytest_cplife.scenarios.crash_states import Watch, choose
 from pytest_cplife.scenarios.editing import offer
 from pytest_cplife.scenarios.meeting import Meeting, meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
+from pytest_cplife.scenarios.replacing import come_together, replace
 
 _STATES = 6
 """How many states of one run are loaded; each costs a start and a load."""
@@ -47,26 +48,38 @@ def _overwrite(rank: Rank, order: Order, kind: Kind) -> None:
     path, book = order.output, book_of(order.output)
     with meeting() as all_ranks:
         seen: list[FolderState] = []
+        newest, refusal = "", ""
         for name in ("generation 1", "generation 2"):
             train(stage, run)
             stage.recorder.moment(name, run)
             watch = Watch(book, path, name, rank.rank, fresh=name == "generation 1")
-            with stage.recorder.phase("save"), listening(watch, rank.own_process):
-                kind.save(run, path)
+            with listening(watch, rank.own_process):
+                if newest:
+                    with stage.recorder.phase("replace"):
+                        refusal = replace(stage, all_ranks, kind, run, path)
+                else:
+                    with stage.recorder.phase("save"):
+                        kind.save(run, path)
             all_ranks.wait()
             check_saved(path)
-            seen += watch.seen
+            if not refusal:
+                newest = name
+                seen += watch.seen
         together = [state for part in all_ranks.gather(seen) for state in part]
         if rank.rank == 0:
-            last = FolderState("generation 2", book.keep(path.parent), tree_digest(path), False)
+            last = FolderState(newest, book.keep(path.parent), tree_digest(path), False)
             book.write([last, *choose(together, _STATES)])
             stage.recorder.fact("names", names_in(path.parent))
             stage.recorder.fact("instants", len({state.tree for state in together}))
+        stage.recorder.fact("refusal", refusal)
     stage.close(run)
 
 
 def failing(rank: Rank, order: Order) -> None:
-    """Save where one rank cannot, over a checkpoint and to fresh paths; then go on."""
+    """Save where one rank cannot, over a checkpoint and to fresh paths; then go on.
+
+    A trainer that never saves over a checkpoint meets all troubles at fresh paths.
+    """
     _fail(rank, order, PLAIN)
 
 
@@ -139,9 +152,16 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
         counter = Renames(path.parent)
         with stage.recorder.phase("save"):
             kind.save(run, path)
-            with listening(counter, rank.own_process):
-                kind.save(run, path)
+            all_ranks.wait()
+        with stage.recorder.phase("replace"), listening(counter, rank.own_process):
+            refusal = replace(stage, all_ranks, kind, run, path)
+        if refusal:
+            place = beside(order, "counted", all_ranks)
+            counter = Renames(place.parent)
+            with stage.recorder.phase("save"), listening(counter, rank.own_process):
+                kind.save(run, place)
         all_ranks.wait()
+        stage.recorder.fact("refusal", refusal)
         check_saved(path)
         largest, renames = largest_file(path), all_ranks.gather(counter.count)
         older = book.keep(path.parent) if rank.rank == 0 else ""
@@ -150,17 +170,15 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
         stage.recorder.moment("generation 2", run)
         states = []
         for number, trouble in enumerate(troubles(rank, largest, renames)):
-            for fresh in (False, True) if trouble.fresh else (False,):
-                place = order.folder / "fresh" / str(number) / path.name if fresh else path
+            over = [] if refusal else [False]
+            for fresh in [*over, True] if trouble.fresh or refusal else over:
+                place = beside(order, f"fresh {number}", all_ranks) if fresh else path
                 name = f"{trouble} {'at a new path' if fresh else 'over a checkpoint'}"
-                if rank.rank == 0:
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                all_ranks.wait()
                 stage.recorder.fact("attempt", name)
                 with stage.recorder.phase("failing save"):
                     with trouble.arm(rank, place.parent):
                         outcome = attempt(lambda place=place: kind.save(run, place))  # type: ignore[misc]
-                    all_ranks.wait()
+                    come_together(stage, all_ranks, outcome)
                 stage.recorder.fact(name, outcome)
                 if rank.rank == 0:
                     left = tree_digest(place)
@@ -173,16 +191,25 @@ def _fail(rank: Rank, order: Order, kind: Kind) -> None:
         stage.recorder.moment("after failed saves", run)
         train(stage, run)
         stage.recorder.moment("generation 3", run)
+        place = beside(order, "again", all_ranks) if refusal else path
         with stage.recorder.phase("save again"):
-            kind.save(run, path)
+            kind.save(run, place)
             all_ranks.wait()
         if rank.rank == 0:
-            last = FolderState("generation 3", book.keep(path.parent), tree_digest(path), False)
-            stage.recorder.fact("names", names_in(path.parent))
+            last = FolderState("generation 3", book.keep(place.parent), tree_digest(place), False)
+            stage.recorder.fact("names", names_in(place.parent))
             stage.recorder.fact("older checkpoint", intact)
             stage.recorder.fact("states", states)
             book.write([last, *(state for state in states if state.tree)])
     stage.close(run)
+
+
+def beside(order: Order, name: str, all_ranks: Meeting) -> Path:
+    """A new path for a checkpoint, in a folder of its own. Collective."""
+    place = order.folder / name / order.output.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    all_ranks.wait()
+    return place
 
 
 def killed(rank: Rank, order: Order) -> None:
@@ -211,6 +238,12 @@ def _kill(rank: Rank, order: Order, kind: Kind) -> None:
             kind.save(run, path)
             all_ranks.wait()
             check_saved(path)
+        with stage.recorder.phase("replace"):
+            refusal = replace(stage, all_ranks, kind, run, path)
+        if refusal:
+            stage.recorder.absent(refusal, "killed")
+            stage.close(run)
+            return
         train(stage, run)
         stage.recorder.moment("generation 2", run)
         size = largest_file(path) // 2

@@ -150,9 +150,12 @@ def _explain(failure: WorldFailure, journals: tuple[RankJournal, ...]) -> RunFai
     primary = failure.primary
     # A rank that hangs or dies with its journal closed was between phases; another rank may know.
     phases = [journals[primary.rank].open_phase, *(journal.open_phase for journal in journals)]
+    # Of a rank that waits for another one: what the other has raised, in a save that was watched.
+    raised = [(rank, journal.facts.get("raised")) for rank, journal in enumerate(journals)]
+    causes = [f"rank {rank} raised {text} in the save, and " for rank, text in raised if text]
     return RunFailure(
         phase=next((phase for phase in phases if phase), ""),
         ranks=tuple(f.rank for f in failure.failures if not f.secondary),
-        headline=primary.headline(),
+        headline="".join(causes[:1] if primary.kind != "raised" else ()) + primary.headline(),
         detail=str(failure),
     )

@@ -190,7 +190,8 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("failing", crash.failing, after="saving", patience=6),
+        # Where a save replaces nothing, and does not refuse it, that is told by itself.
+        RunKind("failing", crash.failing, after="overwriting", source_phase="replace", patience=6),
         RunKind(
             "retried",
             crash.recovering,
@@ -199,7 +200,7 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("killed", crash.killed, lane="crash", after="saving"),
+        RunKind("killed", crash.killed, lane="crash", after="overwriting", source_phase="replace"),
         RunKind("restarted", crash.restarting, lane="resume", after="killed"),
         RunKind("overwriting sharded", crash.overwriting_sharded),
         RunKind(
@@ -210,7 +211,13 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("failing sharded", crash.failing_sharded, patience=6),
+        RunKind(
+            "failing sharded",
+            crash.failing_sharded,
+            after="overwriting sharded",
+            source_phase="replace",
+            patience=6,
+        ),
         RunKind(
             "retried sharded",
             crash.recovering_sharded,
@@ -219,7 +226,13 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("killed sharded", crash.killed_sharded, lane="crash"),
+        RunKind(
+            "killed sharded",
+            crash.killed_sharded,
+            lane="crash",
+            after="overwriting sharded",
+            source_phase="replace",
+        ),
         RunKind(
             "restarted sharded", crash.restarting_sharded, lane="resume", after="killed sharded"
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from pytest_cplife.selftest.trainers import fsdp2
 from pytest_cplife.selftest.trainers.loop import LoopRun
 
@@ -74,3 +75,32 @@ class SavesNoOptimizer(fsdp2.Adapter):
 
     run_class = _SavesNoOptimizer
     serial_run = _NoOptimizer
+
+
+class _Refuses(fsdp2.Fsdp2Run):
+    def save(self, path: Path) -> None:
+        there = path.exists()
+        if dist.get_world_size() > 1:
+            dist.barrier()  # Everybody has looked before anybody writes.
+        if there:
+            raise FileExistsError("a checkpoint is there already")
+        super().save(path)
+
+
+class Refuses(fsdp2.Adapter):
+    """Sound: never saves over a checkpoint, and says so on every rank."""
+
+    run_class = _Refuses
+
+
+class _RefusesAlone(fsdp2.Fsdp2Run):
+    def save(self, path: Path) -> None:
+        if self.ctx.rank == 0 and path.exists():
+            raise FileExistsError("a checkpoint is there already")
+        super().save(path)
+
+
+class RefusesAlone(fsdp2.Adapter):
+    """Says so on one rank, for which the others wait."""
+
+    run_class = _RefusesAlone

@@ -60,4 +60,4 @@ def test_a_death_that_was_meant_is_no_failure(tmp_path: Path, launcher: Launcher
 def test_another_death_is_one(tmp_path: Path, launcher: Launcher) -> None:
     run = runner(f"{__name__}:Dies", tmp_path, launcher).run("overwriting", TWO)
     assert run.failure is not None
-    assert run.failure.phase == "save" and "SIGKILL" in run.failure.headline
+    assert run.failure.phase == "replace" and "SIGKILL" in run.failure.headline
