@@ -18,10 +18,7 @@ from pytest_cplife.rules.interruptions import (
 from pytest_cplife.rules.model import Finding
 from pytest_cplife.rules.parts import compare_parts
 
-UNFOLLOWED = (
-    "the save writes where it cannot be followed (torch.save to a path writes in C++); a rule of a"
-    " rank that is killed looks at it in mid-write"
-)
+UNFOLLOWED = "the save writes where it cannot be followed (torch.save to a path writes in C++)"
 
 
 @interrupted(
@@ -60,7 +57,7 @@ def never_lost(ask: Interrupted) -> Iterator[Finding]:
 def _instants(ask: Interrupted, *, fresh: bool) -> list[FolderState]:
     states = [s for s in told(ask.run("recovered"), "states")[1:] if s.fresh == fresh]
     if not states:
-        raise NotCovered(UNFOLLOWED)
+        raise NotCovered(f"{UNFOLLOWED}; {ask.kind.id(11)} kills it in mid-write")
     return states
 
 
