@@ -133,5 +133,15 @@ def _is_mapped(storage: torch.UntypedStorage) -> bool:
         span, *_, name = line.split(maxsplit=5) if line.count(" ") > 4 else (line, "")
         start, _, end = span.partition("-")
         if int(start, 16) <= address < int(end, 16):
-            return name.startswith("/") and not name.startswith(("/dev/", "/SYSV"))
+            return _names_a_file(name)
     return False
+
+
+def _names_a_file(name: str) -> bool:
+    """Whether a mapping's name is that of a file that other processes can open, too.
+
+    Memory that torch shares between processes is a file as well, whose name is gone at once.
+    """
+    if name.startswith("/dev/shm/"):
+        return not name.endswith(" (deleted)")
+    return name.startswith("/") and not name.startswith(("/dev/", "/SYSV"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_cplife.evidence import weighing as weighing_module
 from pytest_cplife.evidence.weighing import weighing
 
 BYTES = 4000
@@ -89,3 +91,14 @@ def test_memory_made_by_an_optimizer_is_seen() -> None:
     with weighing() as weight:
         optimizer.step()
     assert weight.peak >= 2 * 4 * 110
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
+def test_a_file_in_a_folder_in_memory_is_a_file_and_torchs_shared_memory_is_none() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "file"
+        torch.save({"a": torch.ones(1000)}, path)
+        with weighing() as weight:
+            mapped = torch.load(path, mmap=True)["a"]
+        assert weight.peak == 0 and mapped.sum() == 1000
+    assert not weighing_module._is_mapped(torch.ones(1000).share_memory_().untyped_storage())
