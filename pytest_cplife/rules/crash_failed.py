@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pytest_cplife.evidence.folders import FolderState
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.rules.case import NotCovered
+from pytest_cplife.rules.common import those
 from pytest_cplife.rules.interruptions import (
     Interrupted,
     interrupted,
@@ -43,11 +44,11 @@ def ends_everywhere(ask: Interrupted) -> Iterator[Finding]:
     for state, outcomes in _attempts(run):
         raising = tuple(rank for rank, outcome in enumerate(outcomes) if outcome)
         if raising and len(raising) < len(outcomes):
-            rest = [str(rank) for rank in range(len(outcomes)) if rank not in raising]
+            rest = [rank for rank in range(len(outcomes)) if rank not in raising]
             yield Violation(
                 state.name,
                 "an exception on all ranks or on none",
-                f"{outcomes[raising[0]]}; ranks {', '.join(rest)} return",
+                f"{outcomes[raising[0]]}; {those(rest)} {'return' if len(rest) > 1 else 'returns'}",
                 ranks=raising,
             )
     if len(run.ranks) == 1:
