@@ -55,7 +55,7 @@ def test_a_save_that_one_is_told_of(lab: Lab) -> None:
     case = lab.case(failing(lab, [OVER], {OVER.name: ["", "OSError: full"]}))
     (violation,) = violations("CRASH-01", case)
     assert violation.subject == OVER.name and violation.ranks == (1,)
-    assert violation.observed == "OSError: full; ranks 0 return"
+    assert violation.observed == "OSError: full; rank 0 returns"
 
 
 def test_a_hang_names_the_attempt(lab: Lab) -> None:
