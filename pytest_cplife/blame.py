@@ -100,7 +100,11 @@ def _sources(
         return
     kind = RUNS[name]
     spec = case.partner if kind.partner else spec
-    for before, phase in ((kind.after, kind.source_phase), (kind.also_after, "save again")):
+    for before, phase in (
+        (kind.presumes, kind.source_phase),
+        (kind.after, kind.source_phase),
+        (kind.also_after, "save again"),
+    ):
         if before:
             yield find(before, spec), phase
             yield from _sources(case, before, spec, find)

@@ -59,12 +59,13 @@ class Runner:
 
     def _make(self, kind: RunKind, spec: MeshSpec | None, partner: MeshSpec | None) -> RunEvidence:
         source = second = None
-        if kind.after:
+        for first in filter(None, (kind.presumes, kind.after)):
             origin = self.source_of(kind, spec, partner)
-            before = self.run(kind.after, origin)
-            source = self._order(RUNS[kind.after], origin).output
-            if not before.completed(kind.source_phase) or not source.exists():
-                return RunEvidence(kind.name, spec, (), None, self._assembler, held_back=kind.after)
+            before = self.run(first, origin)
+            output = self._order(RUNS[first], origin).output
+            if not before.completed(kind.source_phase) or not output.exists():
+                return RunEvidence(kind.name, spec, (), None, self._assembler, held_back=first)
+            source = output if first == kind.after else None
         if kind.also_after:
             self.run(kind.also_after, spec)
             second = self._order(RUNS[kind.also_after], spec).output

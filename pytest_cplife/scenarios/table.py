@@ -44,6 +44,7 @@ class RunKind:
             that is told to run distributed and has no group.
         lane: runs of different lanes share no process.
         after: the run whose checkpoint it reads; `source_phase` is the phase that writes it.
+        presumes: a run that has to have come as far as that phase, of which nothing is read.
         per_session: made once, not once per mesh; what it reads is of the mesh that first asks.
         patience: how many times the deadline of a call it may take: it saves or loads that often.
         at_least: seconds that it may take in any case, where it waits for what is the suite's own.
@@ -54,6 +55,7 @@ class RunKind:
     world: Literal["mesh", "serial", "groupless"] = "mesh"
     lane: str = "main"
     after: str = ""
+    presumes: str = ""
     source_phase: str = "save"
     also_after: str = ""
     partner: bool = False
@@ -71,7 +73,7 @@ RUNS = {
         RunKind("twin", scripts.uninterrupted),
         RunKind("nudged", nudged),
         # Where a save does not work, what comes of many is no question: they are after one, too.
-        RunKind("epochs", epochs, after="saving"),
+        RunKind("epochs", epochs, presumes="saving"),
         RunKind("epochs resumed", epochs_resumed, lane="resume", after="epochs"),
         RunKind("converted", converted),
         RunKind("transferred", transferred, lane="resume", after="saving"),
@@ -94,7 +96,7 @@ RUNS = {
         RunKind("evaluated", evaluation.evaluated),
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
-        RunKind("weighed", weighed.weighed, after="saving"),
+        RunKind("weighed", weighed.weighed, presumes="saving"),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
         RunKind("golden", golden.golden, lane="resume"),
@@ -181,7 +183,7 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("overwriting", crash.overwriting, after="saving"),
+        RunKind("overwriting", crash.overwriting, presumes="saving"),
         RunKind(
             "recovered",
             crash.recovering,
@@ -191,7 +193,9 @@ RUNS = {
             patience=4,
         ),
         # Where a save replaces nothing, and does not refuse it, that is told by itself.
-        RunKind("failing", crash.failing, after="overwriting", source_phase="replace", patience=6),
+        RunKind(
+            "failing", crash.failing, presumes="overwriting", source_phase="replace", patience=6
+        ),
         RunKind(
             "retried",
             crash.recovering,
@@ -200,7 +204,9 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
-        RunKind("killed", crash.killed, lane="crash", after="overwriting", source_phase="replace"),
+        RunKind(
+            "killed", crash.killed, lane="crash", presumes="overwriting", source_phase="replace"
+        ),
         RunKind("restarted", crash.restarting, lane="resume", after="killed"),
         RunKind("overwriting sharded", crash.overwriting_sharded),
         RunKind(
@@ -214,7 +220,7 @@ RUNS = {
         RunKind(
             "failing sharded",
             crash.failing_sharded,
-            after="overwriting sharded",
+            presumes="overwriting sharded",
             source_phase="replace",
             patience=6,
         ),
@@ -230,7 +236,7 @@ RUNS = {
             "killed sharded",
             crash.killed_sharded,
             lane="crash",
-            after="overwriting sharded",
+            presumes="overwriting sharded",
             source_phase="replace",
         ),
         RunKind(

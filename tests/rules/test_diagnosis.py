@@ -21,7 +21,7 @@ EXPECTED = [
     ("SkipsAKey", "LOAD-02", "those of a fresh start"),
     ("PermutedRows", "SAVE-05", ""),
     ("BiasCorrectionRestarts", "OPT-02", "step counts did not"),
-    ("BiasCorrectionRestarts", "GO-02", "not data or noise"),
+    ("BiasCorrectionRestarts", "GO-02", "OPT-02 failed: begin there"),
     ("UndeclaredRestart", "GO-02", "bitwise_resume = False"),
     ("RateOffByAThousandth", "GO-02", "not data or noise"),
     ("LoaderStartsAgain", "GO-04", "data position or random streams"),

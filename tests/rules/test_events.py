@@ -10,6 +10,7 @@ import pytest
 from pytest_cplife.evidence.records import GroupRecord, ValueRecord
 from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.evidence.snapshot import Snapshot
+from pytest_cplife.fuzz.evidence import FUZZ_RUNS
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.events import EVENTS, unseen
 from pytest_cplife.rules.model import Rule
@@ -190,4 +191,4 @@ def test_a_run_that_did_not_get_there_is_for_the_check_to_say(lab: Lab) -> None:
 
 
 def test_every_run_is_known_to_the_table() -> None:
-    assert {run for rule in all_rules() for run in rule.runs} <= set(RUNS)
+    assert {run for rule in all_rules() for run in rule.runs} <= {*RUNS, *FUZZ_RUNS}

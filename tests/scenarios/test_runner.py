@@ -257,7 +257,7 @@ def test_steps_are_as_asked_where_a_save_is_possible_at_any(
 def test_every_run_is_made_after_one_that_exists() -> None:
     for name, kind in RUNS.items():
         assert kind.name == name
-        for before in (kind.after, kind.also_after):
+        for before in (kind.after, kind.also_after, kind.presumes):
             assert not before or before in RUNS
         assert kind.lane != "main" or not kind.after or RUNS[kind.after].lane != "main"
         assert not kind.partner or kind.after
