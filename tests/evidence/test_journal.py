@@ -40,6 +40,7 @@ def test_what_was_written_is_read(recorder: Recorder) -> None:
     assert journal.facts == {
         "sample_ids first": (0, 1, 2, 3),
         "control_scalars first": (("depth", 2.0), ("recycles", 3.0)),
+        "streams moved first": (),
         "device": "cpu",
     }
 
@@ -48,7 +49,7 @@ def test_optional_views_may_be_missing(recorder: Recorder) -> None:
     with recorder.phase("train"):
         recorder.train("first", ToyRun(), 1)
     journal = read_journal(recorder.path)
-    assert (journal.facts, journal.open_phase) == ({}, "")
+    assert (journal.facts, journal.open_phase) == ({"streams moved first": ()}, "")
 
 
 def test_an_exception_leaves_its_phase_open(recorder: Recorder) -> None:
