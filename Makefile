@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test prove lint clean
 
 demo: $(READY)  ## judge the reference implementation with the conformance suite
 	$(BIN)/pytest --cplife-adapter=pytest_cplife.reference_impl:Adapter
@@ -16,6 +16,10 @@ test: $(READY) lint  ## the project's own checks and tests
 	# no process compute gradients that was forked from one that has, where it sees a GPU.
 	CUDA_VISIBLE_DEVICES= $(BIN)/pytest tests
 	# Two at a time: ranks of one session wait for each other much of the time.
+	# Healthy trainers on meshes of one and two ranks; `make prove` takes all of them.
+	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2 --cplife-max-world-size=2
+
+prove: $(READY)  ## every planted fault, and every healthy trainer on each of its meshes
 	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2
 
 lint: $(READY)
