@@ -15,6 +15,11 @@ PACKAGE = f"pytest_cplife.{FOLDER}"
 
 _TALLIES = {
     "test_fault_is_found": ("planted faults", "found by the rule that has to find it", "missed"),
+    "test_healthy_trainer_on_two_ranks": (
+        "healthy trainers, each on two ranks",
+        "without a false alarm",
+        "with one",
+    ),
     "test_healthy_trainer_trips_no_rule": (
         "healthy trainers, each on all of its meshes",
         "without a false alarm",
