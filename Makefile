@@ -6,6 +6,8 @@ PIP_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
+DESIGNS := fsdp2 or sharded or ddp or two_optimizers or bf16 or restore or epoch_end or tp_only or zero1
+
 .PHONY: demo test prove lint clean
 
 demo: $(READY)  ## judge the reference implementation with the conformance suite
@@ -16,11 +18,12 @@ test: $(READY) lint  ## the project's own checks and tests
 	# no process compute gradients that was forked from one that has, where it sees a GPU.
 	CUDA_VISIBLE_DEVICES= $(BIN)/pytest tests
 	# Two at a time: ranks of one session wait for each other much of the time.
-	# Healthy trainers on two ranks; `make prove` takes all of their meshes.
-	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2 -k "not trips_no_rule"
+	# Of the healthy trainers one of each design, on two ranks; `make prove` has all, on all meshes.
+	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2 \
+	  -k "found or witness or (two_ranks and ($(DESIGNS)))"
 
 prove: $(READY)  ## every planted fault, and every healthy trainer on each of its meshes
-	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2
+	CUDA_VISIBLE_DEVICES= $(BIN)/pytest --cplife-selftest -n 2 -k "not two_ranks"
 
 lint: $(READY)
 	$(BIN)/ruff check
