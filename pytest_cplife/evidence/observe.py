@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import pickle
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_cplife.evidence.records import MeshView, Placement, Record, TensorRecord, ValueRecord
 from pytest_cplife.evidence.store import TensorStore
 
+_meshes: dict[int, tuple[weakref.ref[DeviceMesh], MeshView]] = {}
+"""Views of live meshes by identity: torch computes a mesh's ranks anew at every look, and there are
+many tensors. Not by equality, since ranks that are threads have equal meshes and each its own
+coordinate."""
 
+
+@functools.lru_cache(maxsize=256, typed=True)
 def view_placement(placement: object) -> Placement:
     # FSDP2 over tensor parallelism has a placement class of its own, which is private to torch and
     # no subclass of Shard: known by its split factor.
@@ -31,7 +40,16 @@ def view_placement(placement: object) -> Placement:
     return Placement("unknown", text=repr(placement))
 
 
-def view_mesh(mesh: torch.distributed.device_mesh.DeviceMesh) -> MeshView:
+def view_mesh(mesh: DeviceMesh) -> MeshView:
+    live, view = _meshes.get(id(mesh), (None, None))
+    if view is None or live is None or live() is not mesh:
+        view = _view_mesh(mesh)
+        key = id(mesh)
+        _meshes[key] = weakref.ref(mesh, lambda _: _meshes.pop(key, None)), view
+    return view
+
+
+def _view_mesh(mesh: DeviceMesh) -> MeshView:
     coordinate = mesh.get_coordinate()
     return MeshView(
         names=tuple(mesh.mesh_dim_names or (f"dim{i}" for i in range(mesh.ndim))),

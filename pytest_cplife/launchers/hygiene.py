@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_cplife.launchers import torch_private
+from pytest_cplife.seeding import seed_torch
 
 _SEED = 20
 # pytest sets this at will; to report it would be noise.
@@ -79,7 +80,7 @@ class Hygiene:
         """Start every random stream from the same place at every call and on every rank."""
         random.seed(_SEED)
         np.random.seed(_SEED)
-        torch.manual_seed(_SEED)
+        seed_torch(_SEED)
         torch_private.forget_dtensor_rng()
 
     def restore(self, meshes: Mapping[Any, DeviceMesh]) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 
 from pytest_cplife.evidence.snapshot import rng_digests
 from pytest_cplife.scenarios.meeting import meeting
+from pytest_cplife.seeding import seed_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def first_alike(everyone: Sequence[Mapping[str, str]], rank: int) -> Owners:
 
 def seed_streams(seed: int, owners: Owners, moment: int) -> None:
     """Seed torch (every device), NumPy and ``random`` from a hash, so that owners never collide."""
-    torch.manual_seed(_word(seed, owners.torch, moment, 0))
+    seed_torch(_word(seed, owners.torch, moment, 0))
     if owners.cuda != owners.torch:
         torch.cuda.manual_seed_all(_word(seed, owners.cuda, moment, 0))
     np.random.seed(_word(seed, owners.numpy, moment, 1))
