@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    {"mesh", "settings", "adapter"},
+    {"mesh", "settings", "adapter", "seeding"},
     {"evidence", "launchers"},
     {"rules"},
     {"loading", "shape", "lookalikes", "scenarios"},
