@@ -29,12 +29,13 @@ def sharded_to_plain(path: Path, out: Path) -> None:
     manifest = atomic.read_manifest(path)
     atomic.verify(path, manifest, manifest["files"])
     restricted = not manifest["objects"]
+    metadata = read_metadata(path)
     tensors: dict[str, Tensor] = {
         key: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in read_metadata(path).state_dict_metadata.items()
+        for key, entry in metadata.state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-    load(tensors, storage_reader=CheckedReader(path), no_dist=True)
+    load(tensors, storage_reader=CheckedReader(path, metadata), no_dist=True)
     tree = join(torch.load(path / COMMON, map_location="cpu", weights_only=restricted), tensors)
     model = OrderedDict(tree["model"])
     model._metadata = tree["model.versions"]  # type: ignore[attr-defined]

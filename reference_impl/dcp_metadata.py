@@ -92,14 +92,13 @@ def _check_tiling(what: str, entry: TensorStorageMetadata) -> None:
 
 
 class CheckedReader(FileSystemReader):
-    """torch's reader with the restricted metadata."""
+    """torch's reader with metadata that `read_metadata` has checked."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, metadata: Metadata) -> None:
         super().__init__(path)
-        self._folder = path
+        self._metadata = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata = read_metadata(self._folder)
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+        self._metadata.storage_meta = self._metadata.storage_meta or StorageMeta()
+        self._metadata.storage_meta.load_id = self.load_id
+        return self._metadata

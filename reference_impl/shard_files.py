@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,13 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from . import atomic
-from .agreement import CheckpointError, agreed, gather, global_rank, world_size
+from .agreement import CheckpointError, agreed, each, first, global_rank, world_size
 from .arena import empty_tensors
 from .dcp_metadata import CheckedReader, read_metadata
 from .skeleton import join, split
@@ -47,14 +48,30 @@ def write_shards(
 ) -> None:
     """Write `tree`, which the ranks have together, and each rank's `own` to `path`. Collective."""
     doing, rank = f"cannot save {path}", global_rank()
-    folder: Path | None = None
     tensors: dict[str, Tensor] = {}
-    with agreed(doing, group):
-        tensors, skeleton = split(tree)
-        tensors = {key: tensor.detach() for key, tensor in tensors.items()}
-        folder = atomic.begin(path) if rank == 0 else None
-    folder = gather(folder, group)[0]
+    skeleton: Any = None
+
+    def begin() -> Path | None:
+        nonlocal tensors, skeleton
+        found, skeleton = split(tree)
+        tensors = {key: tensor.detach() for key, tensor in found.items()}
+        return atomic.begin(path) if rank == 0 else None
+
+    folder = each(doing, begin, group)[0]
     assert folder is not None
+
+    def seal() -> tuple[dict[str, atomic.FileRecord], bool]:
+        """This rank's other files; the records of all of its files, and whether any has objects."""
+        torch.save(dict(own), folder / rank_file(rank))
+        mine = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
+        objects = not _loads_restricted(folder / rank_file(rank))
+        if rank == 0:
+            torch.save(skeleton, folder / COMMON)
+            objects = objects or not _loads_restricted(folder / COMMON)
+            read_metadata(folder)  # every tensor is tiled exactly once
+            mine += [COMMON, ".metadata"]
+        return atomic.seal(folder / name for name in mine), objects
+
     try:
         try:
             serial = world_size() == 1 and not dist.is_initialized()
@@ -67,19 +84,7 @@ def write_shards(
             )
         except (Exception, CheckpointException) as error:  # the latter is no Exception
             raise CheckpointError(f"{doing}: {error}") from error
-        records: dict[str, atomic.FileRecord] = {}
-        objects = False
-        with agreed(doing, group):
-            torch.save(dict(own), folder / rank_file(rank))
-            mine = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
-            if rank == 0:
-                torch.save(skeleton, folder / COMMON)
-                objects = not _loads_restricted(folder / COMMON)
-                read_metadata(folder)  # every tensor is tiled exactly once
-                mine += [COMMON, ".metadata"]
-            objects = objects or not _loads_restricted(folder / rank_file(rank))
-            records = atomic.seal(folder / name for name in mine)
-        everyone = gather((records, objects), group)
+        everyone = each(doing, seal, group)
         with agreed(doing, group):
             if rank == 0:
                 atomic.publish(
@@ -117,48 +122,63 @@ def read_shards(
         The tree, and this rank's values, None where another number of ranks wrote them.
     """
     doing, rank = f"cannot load {path}", global_rank()
-    with agreed(doing):
-        if rank == 0:
-            atomic.recover(path)
-    targets: dict[str, Tensor] = {}
-    skeleton: Any = None
-    own: dict[str, Any] | None = None
-    with agreed(doing):
+
+    def look() -> tuple[dict[str, Any], Any, Metadata]:
+        atomic.recover(path)
         manifest = atomic.read_manifest(path)
-        shared = [name for name in manifest["files"] if name.endswith(".distcp")]
         atomic.verify(path, manifest, {".metadata", COMMON})
         # Objects are there by the trainer's design or not at all; then none can be smuggled in.
-        restricted = not manifest["objects"]
-        skeleton = torch.load(path / COMMON, map_location="cpu", weights_only=restricted)
+        skeleton = torch.load(
+            path / COMMON, map_location="cpu", weights_only=not manifest["objects"]
+        )
+        return manifest, skeleton, read_metadata(path)
+
+    # One rank looks for all, so that all read the same checkpoint whatever becomes of the name.
+    manifest, skeleton, metadata = first(doing, look)
+    own: dict[str, Any] | None = None
+    targets: dict[str, Tensor] = {}
+    with agreed(doing):
         if manifest["world_size"] == world_size():
             atomic.verify(path, manifest, {rank_file(rank)})
-            own = torch.load(path / rank_file(rank), map_location="cpu", weights_only=restricted)
-        targets = _targets(path, live)
-    # Into fresh tensors: a read that fails half way, or finds damage, has touched nothing that
-    # lives. So the ranks can share the check of the data and make it while they read.
-    failed: BaseException | None = None
-    with ThreadPoolExecutor(1) as pool:
-        mine = sorted(shared)[rank :: world_size()]
-        check = pool.submit(atomic.verify, path, manifest, mine)
-        try:
-            load(targets, storage_reader=CheckedReader(path), no_dist=not dist.is_initialized())
-        except (Exception, CheckpointException) as error:
-            failed = error
-        with agreed(doing):
-            check.result()
-    if failed is not None:
-        raise CheckpointError(f"{doing}: {failed}") from failed
+            own = torch.load(
+                path / rank_file(rank), map_location="cpu", weights_only=not manifest["objects"]
+            )
+        # Fresh tensors: a read that fails half way, or finds damage, has touched nothing that
+        # lives. So the ranks can share the check of the data and make it while they read.
+        targets = _targets(metadata, live)
+        shared = sorted(name for name in manifest["files"] if name.endswith(".distcp"))
+        with ThreadPoolExecutor(1) as pool:
+            check = pool.submit(atomic.verify, path, manifest, shared[rank :: world_size()])
+            failed = _fill(targets, CheckedReader(path, metadata))
+        check.result()  # what is damaged tells more than what came of reading it
+        if failed is not None:
+            raise ValueError(failed)
     return join(skeleton, targets), own
 
 
-def _targets(path: Path, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _fill(targets: dict[str, Tensor], reader: CheckedReader) -> str | None:
+    """Read this rank's part of every tensor; returns what went wrong.
+
+    Each rank for itself, which DCP calls ``no_dist``: in a load there is nothing to tell the
+    others before all have read.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load(targets, storage_reader=reader, no_dist=True)
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _targets(metadata: Metadata, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Empty tensors to read into. Their dtype is the file's: into another DCP casts, silently."""
     entries: dict[str, TensorStorageMetadata] = {}
     templates: dict[str, DTensor] = {}
     wanted: dict[str, tuple[Tensor, torch.dtype]] = {}
-    for key, entry in read_metadata(path).state_dict_metadata.items():
+    for key, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            raise ValueError(f"{path}: {key!r} is not a tensor")
+            raise ValueError(f"{key!r} is not a tensor")
         template = _counterpart(key, live)
         if isinstance(template, DTensor) and template.shape == entry.size:
             templates[key] = template
