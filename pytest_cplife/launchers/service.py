@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_cplife.launchers import torch_private
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.hygiene import Hygiene
@@ -54,6 +55,7 @@ class Service:
         self._me = me
         self._spec = spec
         self._recorder = recorder
+        self._store = torch_private.WorldStore()
         self._last: Hygiene | None = None
 
     def serve(self, control: Channel, inherited: dict[str, str]) -> None:
@@ -79,6 +81,7 @@ class Service:
             self._last.destroy_leaked(me.meshes)
         self._last = hygiene = Hygiene()
         hygiene.seed()
+        self._store.renew()
         self._recorder.mark()
         try:
             fn: Callable[..., Any]

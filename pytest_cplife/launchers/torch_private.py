@@ -69,6 +69,32 @@ def group_ranks() -> dict[str, list[int]]:
     return {name: sorted(ranks[group]) for name, group in group_names().items() if group in ranks}
 
 
+class WorldStore:
+    """The store of the world's group, in which every call has keys of its own.
+
+    Reason: torch names a group that only its members make after those and the number of groups
+    there are. In the next call a group of the same name would find the addresses of the last one's
+    members, who are gone. The store that new groups use is public only when the world is made.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._whole: Any = None
+        self._part: Any = None
+
+    def renew(self) -> None:
+        """Begin with no keys; every rank of the world does so as often as the others."""
+        self._calls += 1
+        group = dist.group.WORLD
+        if group is None:
+            return
+        backend, store = distributed_c10d._world.pg_map[group]
+        if store is not self._part:  # the world is new
+            self._whole = store
+        self._part = _distributed_c10d.PrefixStore(f"call {self._calls}", self._whole)
+        distributed_c10d._world.pg_map[group] = (backend, self._part)
+
+
 def mesh_group_names(meshes: Iterable[DeviceMesh]) -> set[str]:
     """Names of the groups that `meshes` use, those of their flattened forms included.
 

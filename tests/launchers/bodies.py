@@ -71,6 +71,22 @@ def flattened(rank: Rank, spec: MeshSpec) -> float:
     return float(distribute_tensor(torch.ones(6, 5), mesh, [Shard(0)]).full_tensor().sum())
 
 
+def own_pair(rank: Rank) -> float:
+    """A group that only its members make, and that the trainer itself destroys in the end."""
+    group = dist.new_group([0, 1], use_local_synchronization=True)
+    tensor = torch.full((4,), 1.0 + rank.rank)
+    dist.all_reduce(tensor, group=group)
+    dist.destroy_process_group(group)
+    return float(tensor[0])
+
+
+def set_in_store(rank: Rank, key: str) -> int:
+    """How many ranks have left `key` in the world's store, this one included."""
+    count = int(dist.distributed_c10d._get_default_store().add(key, 1))
+    dist.barrier()
+    return count
+
+
 def draw(rank: Rank) -> tuple[float, ...]:
     import random
 

@@ -61,6 +61,20 @@ def test_a_flattened_mesh_keeps_its_group_with_the_mesh(launcher: Launcher) -> N
     assert world.run(bodies.flattened, MeshSpec.parse("a=2,b=1,c=2")) == [30.0] * 4
 
 
+def test_a_group_that_only_its_members_make_works_at_every_call(launcher: Launcher) -> None:
+    """torch names it after its members: the last call's addresses are in the store by that name."""
+    world = launcher.world(2)
+    for _ in range(3):
+        assert world.run(bodies.own_pair) == [3.0, 3.0]
+        assert world.notes == ()
+
+
+def test_what_a_call_leaves_in_the_store_is_not_there_in_the_next(launcher: Launcher) -> None:
+    world = launcher.world(2)
+    for _ in range(2):
+        assert sorted(world.run(bodies.set_in_store, "key")) == [1, 2]
+
+
 def test_a_mesh_of_another_size_is_refused_with_both_sizes(launcher: Launcher) -> None:
     with pytest.raises(RuntimeError, match="'dp=2,cp=2' needs 4 ranks; this world has 2"):
         launcher.world(2).run(bodies.ask_for_mesh, SPEC)

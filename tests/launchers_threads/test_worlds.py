@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_cplife.launchers.base import Launcher, Rank, World, WorldFailure
 from pytest_cplife.mesh import MeshSpec
+from tests.launchers import bodies
 
 SPEC = MeshSpec.parse("dp=2,cp=2")
 
@@ -159,6 +160,13 @@ def test_groups_that_a_call_leaves_are_destroyed_and_told(four: World) -> None:
     for _ in range(3):
         assert four.run(body) == [expected] * 4
         assert "rank 0: 2 process group(s) had been left alive" in four.notes
+
+
+def test_what_a_call_leaves_in_the_store_is_not_there_in_the_next(two: World) -> None:
+    for _ in range(3):
+        assert sorted(two.run(bodies.set_in_store, "key")) == [1, 2]
+        assert two.run(bodies.own_pair) == [3.0, 3.0]
+        assert two.notes == ()
 
 
 def test_a_flattened_mesh_is_part_of_the_mesh(four: World) -> None:

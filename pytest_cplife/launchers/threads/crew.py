@@ -74,6 +74,7 @@ class Crew:
         """One round: how each rank ended, in the order of ending, and what they left behind."""
         self._body = lambda rank: fn(rank, *args)
         self._outcomes = {}
+        self._scene.board.clear()  # what an earlier call has left there is none of this one's
         host = self._process.read()
         fresh = [
             self._process.fresh(host, groups, rank.variables())
