@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_cplife.launchers.base import WorldFailure
-from pytest_cplife.launchers.deadlock import find_mismatches, proved
-from pytest_cplife.launchers.looks import abort_for_stacks, look
+from pytest_cplife.launchers.deadlock import find_mismatches, proved, unmoved
+from pytest_cplife.launchers.looks import abort_for_stacks, glance, look
 from pytest_cplife.launchers.messages import Call, Failed, Ready, Returned
 from pytest_cplife.launchers.recorder import Op
-from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.samples import Glance, Sample
 from pytest_cplife.launchers.served import ServedPool, ServedRank
 from pytest_cplife.launchers.verdict import is_consequence, judge
 
@@ -46,7 +46,7 @@ class Gathering:
         self.samples: dict[int, Sample] = {}
         self.deadlocked = False
         self._next_look = self.start + _QUIET_SECONDS
-        self._last: tuple[frozenset[int], dict[int, Sample]] = (frozenset(), {})
+        self._last: tuple[frozenset[int], dict[int, Glance]] = (frozenset(), {})
 
     @property
     def waiting(self) -> list[ServedRank]:
@@ -68,15 +68,20 @@ class Gathering:
                 self._look()
 
     def _look(self) -> None:
-        """Look at the ranks, and compare with the last look."""
+        """Glance at the ranks, and look closely where none has moved since the last glance: what a
+        look costs grows with what the ranks have done."""
         finished, waiting = self.finished, self.waiting
-        samples = look(self.pool, _LOOK_SECONDS, unless=waiting)
         last_finished, last = self._last
-        complete = set(samples) == {rank.rank for rank in self.pool.ranks}
-        if complete and finished == last_finished and proved(last, samples, finished):
-            self.samples, self.deadlocked = samples, True
-        self._last = (finished, samples if complete else {})
+        seen = glance(self.pool, _LOOK_SECONDS, unless=waiting)
+        if finished == last_finished and self._complete(seen) and unmoved(last, seen, finished):
+            samples = look(self.pool, _LOOK_SECONDS, unless=waiting)
+            if self._complete(samples) and proved(last, samples, finished):
+                self.samples, self.deadlocked = samples, True
+        self._last = (finished, seen if self._complete(seen) else {})
         self._next_look = time.monotonic() + _QUIET_SECONDS
+
+    def _complete(self, seen: Mapping[int, Glance]) -> bool:
+        return seen.keys() == {rank.rank for rank in self.pool.ranks}
 
     def _limit(self) -> float:
         if not self.failed:

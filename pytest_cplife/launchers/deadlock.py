@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cplife.launchers.recorder import Op
-from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.samples import Glance, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +30,31 @@ class Clash:
     waiting: int
 
 
-def still(first: Mapping[int, Sample], second: Mapping[int, Sample]) -> bool:
-    """Whether every rank is blocked and none has moved between the two looks."""
-    return set(first) == set(second) and all(
-        second[rank].standing in ("collective", "rendezvous")
-        and first[rank].fingerprint == second[rank].fingerprint
-        for rank in second
+def unmoved(
+    first: Mapping[int, Glance], second: Mapping[int, Glance], finished: frozenset[int]
+) -> bool:
+    """Whether there are ranks that have not finished, and none of them has moved."""
+    unfinished = second.keys() - finished
+    return bool(unfinished) and all(
+        rank in first and first[rank].fingerprint == second[rank].fingerprint for rank in unfinished
     )
 
 
 def proved(
-    first: Mapping[int, Sample], second: Mapping[int, Sample], finished: frozenset[int]
+    first: Mapping[int, Glance], second: Mapping[int, Sample], finished: frozenset[int]
 ) -> bool:
     """Whether two looks at the ranks prove that the unfinished ones wait for ever.
 
     Args:
-        first, second: looks at every rank that could be asked, finished ones too.
+        first, second: looks at every rank, finished ones too.
         finished: ranks that had returned before the first look.
     """
-    before = {rank: s for rank, s in first.items() if rank not in finished}
+    if first.keys() != second.keys() or not unmoved(first, second, finished):
+        return False
     now = {rank: s for rank, s in second.items() if rank not in finished}
-    if not now or not still(before, now) or any(_is_late(rank, second) for rank in now):
+    if any(s.standing not in ("collective", "rendezvous") for s in now.values()):
+        return False
+    if any(_is_late(rank, second) for rank in now):
         return False
     # Also those that have returned: their threads may still have to answer a connection.
     if not all(second[rank].has_looked_since(first[rank]) for rank in first):

@@ -8,16 +8,26 @@ import pickle
 import select
 import signal
 import time
+from collections.abc import Sequence
+from typing import TypeVar
 
-from pytest_cplife.launchers.samples import Sample
+from pytest_cplife.launchers.samples import Glance, Sample
 from pytest_cplife.launchers.served import ServedPool, ServedRank
 
 _NUMBERS = itertools.count()
 _ABORT_SECONDS = 1.0
+_Taken = TypeVar("_Taken", bound=Glance)
+
+
+def glance(
+    pool: ServedPool, seconds: float, *, unless: Sequence[ServedRank] = ()
+) -> dict[int, Glance]:
+    """A glance at every rank that answers in `seconds`; see `look`."""
+    return _answers(pool, Glance, seconds, unless)
 
 
 def look(
-    pool: ServedPool, seconds: float, *, unless: list[ServedRank] | None = None
+    pool: ServedPool, seconds: float, *, unless: Sequence[ServedRank] = ()
 ) -> dict[int, Sample]:
     """A sample of every rank that answers in `seconds`.
 
@@ -26,15 +36,21 @@ def look(
         seconds: how long to wait for the answers.
         unless: stop early when one of these has something to say on its control channel.
     """
-    question = str(next(_NUMBERS)).encode()
+    return _answers(pool, Sample, seconds, unless)
+
+
+def _answers(
+    pool: ServedPool, kind: type[_Taken], seconds: float, unless: Sequence[ServedRank]
+) -> dict[int, _Taken]:
+    question = f"{kind.__name__} {next(_NUMBERS)}".encode()
     asked: dict[int, ServedRank] = {}
     for rank in pool.ranks:
         if rank.poll() is None:
             with contextlib.suppress(OSError):
                 rank.watch.send(question, 0.1)
                 asked[rank.watch.fileno()] = rank
-    samples: dict[int, Sample] = {}
-    urgent = {rank.control.fileno() for rank in unless or []}
+    taken: dict[int, _Taken] = {}
+    urgent = {rank.control.fileno() for rank in unless}
     end = time.monotonic() + seconds
     while asked and time.monotonic() < end:
         poll = select.poll()
@@ -42,18 +58,18 @@ def look(
             poll.register(number, select.POLLIN)
         for number, _ in poll.poll(20):
             if number in urgent:
-                return samples
+                return taken
             rank = asked[number]
             try:
-                answered, sample = pickle.loads(rank.watch.receive(1.0))
+                answered, answer = pickle.loads(rank.watch.receive(1.0))
             except (OSError, EOFError):
                 del asked[number]
                 continue
             if answered == question:
                 del asked[number]
-                if isinstance(sample, Sample):
-                    samples[rank.rank] = sample
-    return samples
+                if isinstance(answer, kind):
+                    taken[rank.rank] = answer
+    return taken
 
 
 def abort_for_stacks(ranks: list[ServedRank]) -> None:

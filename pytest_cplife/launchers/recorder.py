@@ -57,6 +57,10 @@ class Recorder:
         """The collectives of the rank's life, oldest first, as far back as the recorder reaches."""
         return _ops(torch_private.flight_records(), self._born)
 
+    def counts(self) -> tuple[Any, ...]:
+        """Equal twice only if no collective was entered or completed in between; cheap."""
+        return tuple(sorted(torch_private.recorder_status().items()))
+
     def mark(self) -> None:
         """Note where the recorder stands now."""
         entered = _entered()

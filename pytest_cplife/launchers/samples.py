@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,16 +40,34 @@ _RESTLESS = frozenset({"gloo_tcp_loop"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One look at a rank.
+class Glance:
+    """What tells whether a rank has moved. It costs the same however much the rank has done.
+
+    Attributes:
+        fingerprint: equal in two glances only if nothing has moved between them.
+        wakes: how often each thread has woken that does so whether there is work or not.
+    """
+
+    fingerprint: tuple[Any, ...]
+    wakes: Mapping[str, int]
+
+    def has_looked_since(self, earlier: Glance) -> bool:
+        """Whether its threads that look for work have looked since, and more than once: what had
+        reached the process by then has been taken up. On a busy machine that can take long."""
+        return set(self.wakes) == set(earlier.wakes) and all(
+            count >= earlier.wakes[thread] + 2 for thread, count in self.wakes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Glance):
+    """One look at a rank: a glance, and all that it is doing.
 
     Attributes:
         standing: what its threads are at, taken together.
         function: the innermost Python function.
         place: where in the code, for messages.
         stack: the Python stacks of its threads, the called function's first.
-        fingerprint: equal in two samples only if nothing has moved between them.
-        wakes: how often each thread has woken that does so whether there is work or not.
         ops: the collectives it has entered, oldest first, as far back as the recorder reaches.
         groups: global ranks by group name.
     """
@@ -58,8 +76,6 @@ class Sample:
     function: str
     place: str
     stack: str
-    fingerprint: tuple[Any, ...]
-    wakes: Mapping[str, int]
     ops: tuple[Op, ...]
     groups: Mapping[str, list[int]]
 
@@ -67,18 +83,15 @@ class Sample:
     def pending(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.pending)
 
-    def has_looked_since(self, earlier: Sample) -> bool:
-        """Whether its threads that look for work have looked since, and more than once: what had
-        reached the process by then has been taken up. On a busy machine that can take long."""
-        return set(self.wakes) == set(earlier.wakes) and all(
-            count >= earlier.wakes[thread] + 2 for thread, count in self.wakes.items()
-        )
+
+def take_glance(recorder: Recorder) -> Glance:
+    """Glance at this process, a rank; called in the watcher's thread."""
+    return _glance_at(_other_frames(), recorder)
 
 
 def take_sample(recorder: Recorder) -> Sample:
     """Look at this process, a rank; called in the watcher's thread."""
-    me = threading.get_ident()
-    frames = {t: f for t, f in sys._current_frames().items() if t != me}
+    frames = _other_frames()
     main = threading.main_thread()
     ops = recorder.ops()
     pending = any(op.pending for op in ops)
@@ -87,29 +100,51 @@ def take_sample(recorder: Recorder) -> Sample:
     # The one that tells most: a trainer may well run in a thread while the main one is parked.
     order: list[Standing] = ["running", "rendezvous", "collective", "parked"]
     shown = min(frames, key=lambda t: (order.index(standings[t]), t != main.ident))
-    counters, wakes = _counters(skip=threading.get_native_id())
-    for ident, frame in frames.items():
-        if frame.f_code.co_name in _POLLING:  # it wakes to look into the store
-            # After a fork the main thread's object still has the parent's number.
-            native = os.getpid() if ident == main.ident else names[ident].native_id
-            counters.pop(str(native), None)
+    glance = _glance_at(frames, recorder)
     stacks = []
     for ident in sorted(frames, key=lambda t: t != shown):
         name = names[ident].name if ident in names else "unnamed"
         stacks.append(f"thread {name}:\n" + _stack_text(frames[ident]))
     return Sample(
+        fingerprint=glance.fingerprint,
+        wakes=glance.wakes,
         standing=standings[shown],
         function=frames[shown].f_code.co_name,
         place=_place(frames[shown]),
         stack="\n".join(stacks),
+        ops=ops,
+        groups=torch_private.group_ranks(),
+    )
+
+
+# What the parent may ask for, by the name of what it gets.
+TAKEN: Mapping[str, Callable[[Recorder], Glance]] = {
+    Glance.__name__: take_glance,
+    Sample.__name__: take_sample,
+}
+
+
+def _other_frames() -> dict[int, FrameType]:
+    me = threading.get_ident()
+    return {thread: frame for thread, frame in sys._current_frames().items() if thread != me}
+
+
+def _glance_at(frames: Mapping[int, FrameType], recorder: Recorder) -> Glance:
+    counters, wakes = _counters(skip=threading.get_native_id())
+    main = threading.main_thread()
+    names = {t.ident: t for t in threading.enumerate()}
+    for ident, frame in frames.items():
+        if frame.f_code.co_name in _POLLING:  # it wakes to look into the store
+            # After a fork the main thread's object still has the parent's number.
+            native = os.getpid() if ident == main.ident else names[ident].native_id
+            counters.pop(str(native), None)
+    return Glance(
         fingerprint=(
             tuple(sorted((t, id(f), f.f_lasti) for t, f in frames.items())),
             tuple(sorted(counters.items())),
-            ops[-1:],
+            recorder.counts(),
         ),
         wakes=wakes,
-        ops=ops,
-        groups=torch_private.group_ranks(),
     )
 
 

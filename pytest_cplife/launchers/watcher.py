@@ -10,7 +10,7 @@ import threading
 
 from pytest_cplife.launchers.channel import Channel
 from pytest_cplife.launchers.recorder import Recorder
-from pytest_cplife.launchers.samples import take_sample
+from pytest_cplife.launchers.samples import TAKEN
 
 
 def remove_folder(folder: str) -> None:
@@ -42,10 +42,11 @@ class Watcher(threading.Thread):
         os.killpg(0, signal.SIGKILL)
 
     def _answer(self, question: bytes) -> None:
-        """The question is a number that comes back with the sample, so that a late answer is not
-        taken for that of the next question."""
+        """The question says what to take, and a number. It comes back with the answer, so that a
+        late one is not taken for that of the next question."""
         try:
-            answer = pickle.dumps((question, take_sample(self._recorder)))
+            take = TAKEN[question.split()[0].decode()]
+            answer = pickle.dumps((question, take(self._recorder)))
         except Exception as error:  # stacks change while they are read
             answer = pickle.dumps((question, f"{type(error).__name__}: {error}"))
         try:
