@@ -6,6 +6,7 @@ HEALTHY = (
     "pytest_cplife.reference_impl:Adapter",
     "pytest_cplife.selftest.trainers.fsdp2:Adapter",
     "pytest_cplife.selftest.trainers.sharded:Adapter",
+    "pytest_cplife.selftest.trainers.thirds:Adapter",
     "pytest_cplife.selftest.trainers.keeping:Adapter",
     "pytest_cplife.selftest.trainers.ddp:Adapter",
     "pytest_cplife.selftest.trainers.ddp:Rebucketing",

@@ -45,6 +45,7 @@ def epochs(rank: Rank, order: Order) -> None:
     run = stage.start()
     stage.align(0)
     for point in _train(stage, run, 0, points, end):
+        stage.recorder.moment(f"at stop {point}", run)
         with stage.recorder.phase("save"):
             run.save(_place(stage.order.output, point, points))
     stage.recorder.moment("end", run)
@@ -61,6 +62,7 @@ def epochs_resumed(rank: Rank, order: Order) -> None:
         with stage.recorder.phase("load"):
             run.load(_place(order.source, point, points))
             run.ready()
+        stage.recorder.moment(f"loaded from {point}", run)
         stage.align(_stretch(point, points))
         for _ in _train(stage, run, point, points, end):
             pass

@@ -38,12 +38,12 @@ class Part:
     count: int = 1
 
 
-def global_batch(step: int) -> Batch:
+def global_batch(step: int, size: int = GLOBAL_BATCH) -> Batch:
     """The batch of optimizer step `step` (from 0); draws nothing from the global streams."""
     generator = torch.Generator().manual_seed(40_000 + step)
-    tokens = torch.randint(VOCABULARY, (GLOBAL_BATCH, LENGTH + 1), generator=generator)
-    first = step * GLOBAL_BATCH
-    return Batch(tuple(range(first, first + GLOBAL_BATCH)), tokens[:, :-1], tokens[:, 1:])
+    tokens = torch.randint(VOCABULARY, (size, LENGTH + 1), generator=generator)
+    first = step * size
+    return Batch(tuple(range(first, first + size)), tokens[:, :-1], tokens[:, 1:])
 
 
 def fixed_inputs() -> Tensor:
