@@ -130,13 +130,19 @@ class ValueRecord:
 Record = TensorRecord | ValueRecord
 
 
+KEPT, DROPPED, UNTOLD = range(3)
+"""What a dropout module did to an element."""
+
+
 @quickly_pickled
 @dataclass(frozen=True, slots=True)
 class NoiseRecord:
     """One call of a dropout module on one rank.
 
     `given` and `mask` are digests of its input and of which elements it dropped; `dropped` is how
-    many they are. `shape` is that of the rank's own part.
+    many they are. `shape` is that of the rank's own part. `first` tells of each of its first
+    elements, in the order in which they are drawn, what became of it: `KEPT`, `DROPPED`, or
+    `UNTOLD`, where the input was zero already.
     """
 
     module: str
@@ -144,6 +150,7 @@ class NoiseRecord:
     given: str
     mask: str
     dropped: int
+    first: bytes = b""
 
     @property
     def numel(self) -> int:

@@ -8,6 +8,7 @@ from pytest_cplife.evidence.records import Record, TensorRecord
 from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.causes_of_averages import AVERAGES
+from pytest_cplife.rules.causes_of_generations import GENERATIONS
 from pytest_cplife.rules.causes_of_losses import LOSSES
 from pytest_cplife.rules.causes_of_samples import SAMPLES
 from pytest_cplife.rules.causes_of_steps import STEPS
@@ -190,6 +191,7 @@ PATTERNS = (
     *STEPS,
     *LOSSES,
     *SAMPLES,
+    *GENERATIONS,
     Pattern(
         ("SAVE-05", "SAVE-06"),
         "the file has the shape of rank 0's shard: to_local() was written where full_tensor() was"

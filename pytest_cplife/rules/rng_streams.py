@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from pytest_cplife.evidence.records import NoiseRecord
+from pytest_cplife.evidence.records import DROPPED, UNTOLD, NoiseRecord
 from pytest_cplife.evidence.run import Moment
 from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.rules.case import Case, NotCovered
@@ -177,7 +177,7 @@ def own_masks(case: Case) -> Iterator[Finding]:
             pairs = [
                 (a, b)
                 for a, b in zip(heard[other], heard[rank], strict=False)
-                if (a.module, a.shape) == (b.module, b.shape)
+                if a.module == b.module
             ]
             replicas = [(a, b) for a, b in pairs if a.given == b.given]
             shards = [(a, b) for a, b in pairs if a.given != b.given]
@@ -187,8 +187,34 @@ def own_masks(case: Case) -> Iterator[Finding]:
                     text = f"the mask of rank {other}, which has the same input"
                     yield Violation(a.module, text, "another mask", "parity", ranks=(rank,))
                     break
-            seen = sum(a.numel for a, _ in shards if a.dropped)
-            if seen >= _ENOUGH and all(a.mask == b.mask for a, b in shards):
+            if _one_stream(shards):
                 text = f"those of rank {other}, which has another input"
                 yield Violation("dropout noise", "masks of its own", text, "parity", ranks=(rank,))
+    if not compared:
+        raise NotCovered("no two ranks call the same dropout modules")
     yield Measurement(f"masks ({compared} pairs compared)", 0.0, 0.0)
+
+
+def _one_stream(pairs: Sequence[tuple[NoiseRecord, NoiseRecord]]) -> bool:
+    """Whether two ranks drop as if they drew from one stream.
+
+    Where their parts are of unlike sizes, calls do not begin at the same place of the stream, so
+    that all of one rank's calls are held against all of the other's.
+    """
+    if all(a.shape == b.shape for a, b in pairs):
+        seen = sum(a.numel for a, _ in pairs if a.dropped)
+        return seen >= _ENOUGH and all(a.mask == b.mask for a, b in pairs)
+    one, other = (_drawn([pair[side] for pair in pairs]) for side in (0, 1))
+    told = [(a, b) for a, b in zip(one, other, strict=False) if UNTOLD not in (a, b)]
+    dropped = any(a == DROPPED for a, _ in told)
+    return dropped and len(told) >= _ENOUGH and all(a == b for a, b in told)
+
+
+def _drawn(records: Sequence[NoiseRecord]) -> bytes:
+    """What was drawn one after the other, to the end or to where it was noted no longer."""
+    drawn = b""
+    for record in records:
+        drawn += record.first
+        if len(record.first) < record.numel:
+            break
+    return drawn

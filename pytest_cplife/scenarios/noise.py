@@ -11,7 +11,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.records import NoiseRecord
+from pytest_cplife.evidence.records import DROPPED, KEPT, UNTOLD, NoiseRecord
+
+_FIRST = 4096
+"""Elements of a mask that are noted one by one."""
 
 
 @contextmanager
@@ -42,12 +45,14 @@ def listening(run: TrainingRun) -> Iterator[list[NoiseRecord]]:
 def _record(name: str, given: torch.Tensor, got: torch.Tensor) -> NoiseRecord:
     given, got = (t.to_local() if isinstance(t, DTensor) else t for t in (given, got))
     dropped = (got == 0) & (given != 0)
+    first = torch.where(dropped, DROPPED, torch.where(given != 0, KEPT, UNTOLD))
     return NoiseRecord(
         module=name,
         shape=tuple(given.shape),
         given=_digest(given.detach().contiguous().flatten().view(torch.uint8)),
         mask=_digest(dropped),
         dropped=int(dropped.sum()),
+        first=bytes(first.flatten()[:_FIRST].tolist()),
     )
 
 

@@ -37,13 +37,27 @@ def sharding(rank: Rank, order: Order) -> None:
 
 
 def unsharding(rank: Rank, order: Order) -> None:
-    """In other processes: load the sharded checkpoint and go on for a step."""
+    """In other processes: load the sharded checkpoint, go on for a step, and save sharded again."""
     stage = set_stage(rank, order)
     run = stage.start()
     stage.recorder.moment("start", run)
     _load(stage, run)
     with stage.recorder.phase("train on"):
         next_step(stage, run)
+        if stage.adapter.save_points == "epoch_end":
+            # The next save is possible at the end of the stretch.
+            stage.recorder.train("rest", run, order.steps[1] - 1)
+    stage.recorder.moment("before second save", run)
+    with stage.recorder.phase("save sharded again"):
+        run.save_sharded(order.output)
+    stage.close(run)
+
+
+def unsharding_again(rank: Rank, order: Order) -> None:
+    """In other processes again: load what the resumed run has saved."""
+    stage = set_stage(rank, order)
+    run = stage.start()
+    _load(stage, run)
     stage.close(run)
 
 

@@ -109,6 +109,13 @@ RUNS = {
             source_phase="save sharded",
         ),
         RunKind(
+            "unsharding again",
+            sharded.unsharding_again,
+            lane="resume",
+            after="unsharding",
+            source_phase="save sharded again",
+        ),
+        RunKind(
             "resharding",
             sharded.resharding,
             lane="resume",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pytest_cplife.reference_impl import Adapter as Reference
 from pytest_cplife.reference_impl.trainer import Trainer
 from pytest_cplife.selftest.planting import plant
@@ -71,6 +72,18 @@ class OwnNoiseOnReplicas(Trainer):
 
     def _step(self) -> float:
         self.model._shared_seed = lambda: int(torch.randint(2**62, ()).item())
+        return super()._step()
+
+
+@plant(Reference, rule="RNG-07", subject="dropout noise", mesh="cp=2", public=("B84",))
+class OneSeedForUnevenParts(Trainer):
+    """One seed for all parts of a sequence, which are not equally long."""
+
+    def _step(self) -> float:
+        own = int(torch.randint(2**62, ()).item())
+        seed = torch.tensor(own, device=self.device)
+        dist.broadcast(seed, 0)
+        self.model._shared_seed = lambda: int(seed.item())
         return super()._step()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_cplife.evidence.records import NoiseRecord, ValueRecord
+from pytest_cplife.evidence.records import DROPPED, KEPT, UNTOLD, NoiseRecord, ValueRecord
 from pytest_cplife.evidence.trace import StepRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from tests.rules.builders import Lab, step_of, subjects, violations
@@ -95,7 +96,10 @@ def test_a_second_load_gives_the_same(lab: Lab) -> None:
 def heard(
     given: str, mask: str, shape: tuple[int, ...] = (16, 16), dropped: int = 9
 ) -> NoiseRecord:
-    return NoiseRecord("drop", shape, given, mask, dropped)
+    """Masks of one name are the beginnings of one stream; a question mark tells nothing."""
+    numel = math.prod(shape)
+    told = [UNTOLD if c == "?" else DROPPED if c in "mx" else KEPT for c in mask]
+    return NoiseRecord("drop", shape, given, mask, dropped, bytes(told * numel)[:numel])
 
 
 @pytest.mark.parametrize(
@@ -106,9 +110,24 @@ def heard(
         (heard("x", "m"), heard("y", "n"), []),
         (heard("x", "m"), heard("y", "m"), ["dropout noise"]),
         (heard("x", "m", (3,)), heard("y", "m", (3,)), []),
-        (heard("x", "m"), heard("y", "m", (8, 16)), []),
+        (heard("x", "abm"), heard("y", "abm", (8, 16)), ["dropout noise"]),
+        (heard("x", "abm"), heard("y", "a?m", (16, 15)), ["dropout noise"]),
+        (heard("x", "abm"), heard("y", "a?m", (8, 16)), []),
+        (heard("x", "abm"), heard("y", "amb", (8, 16)), []),
+        (heard("x", "ab"), heard("y", "ab", (8, 16)), []),
     ],
-    ids=["replicas", "torn replicas", "shards", "one mask", "by chance", "other shapes"],
+    ids=[
+        "replicas",
+        "torn replicas",
+        "shards",
+        "one mask",
+        "by chance",
+        "one stream in uneven shards",
+        "one stream with gaps",
+        "too many gaps",
+        "two streams in uneven shards",
+        "nothing dropped there",
+    ],
 )
 def test_masks(lab: Lab, one: NoiseRecord, other: NoiseRecord, broken: list[str]) -> None:
     run = lab.run("parity", facts={"noise": [(one,), (other,)]})
@@ -120,6 +139,35 @@ def test_no_masks(lab: Lab) -> None:
     for noise in ([(), ()], [(silent,), (silent,)]):
         with pytest.raises(NotCovered):
             violations("RNG-07", lab.case(lab.run("parity", facts={"noise": noise})))
+
+
+def test_masks_that_no_two_ranks_have(lab: Lab) -> None:
+    """A rule that has compared nothing says so."""
+    strange = replace(heard("x", "m"), module="other")
+    noise = [(heard("x", "m"),), (strange,)]
+    with pytest.raises(NotCovered, match="the same dropout modules"):
+        violations("RNG-07", lab.case(lab.run("parity", facts={"noise": noise})))
+
+
+def test_calls_in_uneven_shards_are_one_stream(lab: Lab) -> None:
+    """Later calls begin elsewhere in the stream; that of the first alone would tell too little."""
+    drawn = bytes(DROPPED if n % 7 in (1, 4) else KEPT for n in range(400))
+    sizes = ((70, 70), (60, 60))
+    noise = [
+        tuple(
+            replace(heard(f"{size} {at}", "m", (size,)), first=drawn[at : at + size])
+            for at, size in zip((0, own[0]), own, strict=True)
+        )
+        for own in sizes
+    ]
+    run = lab.run("parity", facts={"noise": noise})
+    assert subjects("RNG-07", lab.case(run)) == []
+    longer = [
+        (*calls, replace(calls[0], first=drawn[sum(own) :][: own[0]]))
+        for calls, own in zip(noise, sizes, strict=True)
+    ]
+    run = lab.run("parity", facts={"noise": longer})
+    assert subjects("RNG-07", lab.case(run)) == ["dropout noise"]
 
 
 def epochs(lab: Lab, resumed: dict[int, Any], lr: dict[int, str] | None = None) -> Case:
