@@ -15,8 +15,9 @@ import re
 import shutil
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from typing import Any
 MANIFEST = "manifest.json"
 POINTER = "latest.json"
 FORMAT = "reference-sharded"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Until version 1 tensors were written with the strides that they had."""
+CONTIGUOUS = 2
+"""From this version on every tensor was contiguous when it was written."""
 STEP = re.compile(r"step-(\d+)")
 
 
@@ -51,12 +55,19 @@ def seal(paths: Iterable[Path]) -> dict[str, FileRecord]:
     The disk and the checksums are waited for at the same time.
     """
     paths = list(paths)
-    with ThreadPoolExecutor(1) as pool:
+    with _syncing(paths):
+        return {path.name: file_record(path) for path in paths}
+
+
+@contextmanager
+def _syncing(paths: Collection[Path]) -> Iterator[None]:
+    """Make files or directories durable, all at once, while the block runs: a file system commits
+    what it is asked for together in one go."""
+    with ThreadPoolExecutor(max(len(paths), 1)) as pool:
         durable = pool.map(sync, paths)
-        records = {path.name: file_record(path) for path in paths}
+        yield
         for _ in durable:  # raises what a sync has run into
             pass
-    return records
 
 
 def sync(path: Path) -> None:
@@ -68,11 +79,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace the file `path` by `value`, wholly or not at all."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with temporary.open("w") as file:
-        json.dump(value, file, indent=1, sort_keys=True)
+        file.write(_json(value))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -105,7 +120,9 @@ def publish(written: Path, path: Path, files: Mapping[str, FileRecord], **facts:
         "files": {name: asdict(record) for name, record in files.items()},
         **facts,
     }
-    write_json(written / MANIFEST, manifest)
+    (written / MANIFEST).write_text(_json(manifest))
+    with _syncing([written / MANIFEST, written]):
+        pass
     old = None
     if path.exists():
         old = path.with_name(f".{path.name}.old-{uuid.uuid4().hex}")

@@ -96,6 +96,7 @@ class CheckedReader(FileSystemReader):
 
     def __init__(self, path: Path, metadata: Metadata) -> None:
         super().__init__(path)
+        self._folder = path
         self._metadata = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

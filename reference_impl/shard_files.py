@@ -10,10 +10,10 @@ from __future__ import annotations
 import pickle
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,8 +29,11 @@ from . import atomic
 from .agreement import CheckpointError, agreed, each, first, global_rank, world_size
 from .arena import empty_tensors
 from .dcp_metadata import CheckedReader, read_metadata
+from .direct_reader import DirectReader
 from .skeleton import join, split
 from .topology import global_dtensor
+
+T = TypeVar("T")
 
 COMMON = "state.pt"
 
@@ -54,7 +57,7 @@ def write_shards(
     def begin() -> Path | None:
         nonlocal tensors, skeleton
         found, skeleton = split(tree)
-        tensors = {key: tensor.detach() for key, tensor in found.items()}
+        tensors = {key: tensor.detach().contiguous() for key, tensor in found.items()}
         return atomic.begin(path) if rank == 0 else None
 
     folder = each(doing, begin, group)[0]
@@ -109,17 +112,20 @@ def _loads_restricted(path: Path) -> bool:
 
 
 def read_shards(
-    path: Path, live: Mapping[str, Tensor]
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The tree at `path` in fresh tensors, and this rank's own values. Collective.
+    path: Path,
+    live: Mapping[str, Tensor],
+    fit: Callable[[dict[str, Any], dict[str, Any] | None], T],
+) -> T:
+    """What `fit` makes of the tree at `path`, in fresh tensors, and this rank's own values.
+
+    Collective. Ranks agree on the reading and the fitting at once.
 
     Args:
         path: the directory.
         live: by key (or by the beginning of keys, ending in a dot), the tensors after which the
             ones of the same shape are laid out; all others become plain and full.
-
-    Returns:
-        The tree, and this rank's values, None where another number of ranks wrote them.
+        fit: told the tree, and this rank's values, None where another number of ranks wrote them.
+            It may raise and must not communicate.
     """
     doing, rank = f"cannot load {path}", global_rank()
 
@@ -149,14 +155,16 @@ def read_shards(
         shared = sorted(name for name in manifest["files"] if name.endswith(".distcp"))
         with ThreadPoolExecutor(1) as pool:
             check = pool.submit(atomic.verify, path, manifest, shared[rank :: world_size()])
-            failed = _fill(targets, CheckedReader(path, metadata))
+            contiguous = manifest["format_version"] >= atomic.CONTIGUOUS
+            reader = (DirectReader if contiguous else CheckedReader)(path, metadata)
+            failed = _fill(targets, reader)
         check.result()  # what is damaged tells more than what came of reading it
         if failed is not None:
-            raise ValueError(failed)
-    return join(skeleton, targets), own
+            raise failed
+        return fit(join(skeleton, targets), own)
 
 
-def _fill(targets: dict[str, Tensor], reader: CheckedReader) -> str | None:
+def _fill(targets: dict[str, Tensor], reader: CheckedReader) -> Exception | None:
     """Read this rank's part of every tensor; returns what went wrong.
 
     Each rank for itself, which DCP calls ``no_dist``: in a load there is nothing to tell the
@@ -166,8 +174,10 @@ def _fill(targets: dict[str, Tensor], reader: CheckedReader) -> str | None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(targets, storage_reader=reader, no_dist=True)
-    except (Exception, CheckpointException) as error:  # the latter is no Exception
-        return f"{type(error).__name__}: {error}"
+    except CheckpointException as error:  # no Exception; it holds one, of the only rank it knows
+        return next(cause for cause, _ in error.failures.values() if isinstance(cause, Exception))
+    except Exception as error:
+        return error
     return None
 
 

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .agreement import agreed
 from .checkpoint import commit_model, stage_model
 from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
 from .plain import map_leaves, outside_inference
 from .shard_files import read_shards, write_shards
 from .skeleton import split
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -62,8 +64,7 @@ class DCP:
         Raises:
             CheckpointError: on every rank; nothing has been changed.
         """
-        tree, own = _read(state, Path(checkpoint_id))
-        _put(state, tree, own, f"cannot load {checkpoint_id}")
+        _put(state, _read(state, Path(checkpoint_id), partial(_stage, state)))
 
     @staticmethod
     @outside_inference
@@ -72,9 +73,12 @@ class DCP:
 
         For a trainer that has more to check than models and optimizers before it changes any.
         """
-        tree, own = _read(state, Path(checkpoint_id))
-        mine = {name for name, value in state.items() if isinstance(value, PerRank)}
-        return tree | {name: None if own is None else own.get(name) for name in mine}
+        mine = [name for name, value in state.items() if isinstance(value, PerRank)]
+
+        def with_own(tree: dict[str, Any], own: dict[str, Any] | None) -> dict[str, Any]:
+            return tree | {name: None if own is None else own.get(name) for name in mine}
+
+        return _read(state, Path(checkpoint_id), with_own)
 
 
 class AsyncSaver:
@@ -148,44 +152,64 @@ def _export(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return tree, own
 
 
-def _read(state: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _read(
+    state: Mapping[str, Any],
+    path: Path,
+    fit: Callable[[dict[str, Any], dict[str, Any] | None], T],
+) -> T:
+    """What `fit` makes of the tree at `path` and this rank's own values; see `read_shards`."""
     live, _ = split(_export(state)[0])
     for name, value in state.items():
         if isinstance(value, Optimizer):
             # Before the first step there is no state to lay out by: it goes by its parameter.
             for fqn, parameter in owner(state, value).named_parameters():
                 live[f"{name}.state.{fqn}."] = parameter
-    tree, own = read_shards(path, live)
-    for name, value in state.items():
-        if isinstance(value, nn.Module) and name in tree:
-            saved = OrderedDict(tree[name])
-            saved._metadata = tree.get(f"{name}.versions", {})  # type: ignore[attr-defined]
-            tree[name] = saved
-    return tree, own
 
-
-def _put(
-    state: MutableMapping[str, Any], tree: dict[str, Any], own: dict[str, Any] | None, doing: str
-) -> None:
-    """Check what was read against every live object, then change them all."""
-    modules, optimizers = {}, {}
-    with agreed(doing):
+    def with_versions(tree: dict[str, Any], own: dict[str, Any] | None) -> T:
         for name, value in state.items():
-            if not isinstance(value, PerRank) and name not in tree:
-                raise ValueError(f"there is no {name!r} in it, but {sorted(tree)}")
-            if isinstance(value, nn.Module):
-                modules[name] = stage_model(value, tree[name])[0]
-            elif isinstance(value, Optimizer):
-                optimizers[name] = stage_optimizer(owner(state, value), value, tree[name])
-    for name, staged in modules.items():
-        commit_model(state[name], staged)
-    for name, prepared in optimizers.items():
+            if isinstance(value, nn.Module) and name in tree:
+                saved = OrderedDict(tree[name])
+                saved._metadata = tree.get(f"{name}.versions", {})  # type: ignore[attr-defined]
+                tree[name] = saved
+        return fit(tree, own)
+
+    return read_shards(path, live, with_versions)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """What was read, after all of it was found to fit the live objects."""
+
+    tree: dict[str, Any]
+    own: dict[str, Any] | None
+    modules: dict[str, Any]
+    optimizers: dict[str, Any]
+
+
+def _stage(state: Mapping[str, Any], tree: dict[str, Any], own: dict[str, Any] | None) -> _Staged:
+    """Check what was read against every live object; changes none."""
+    staged = _Staged(tree, own, {}, {})
+    for name, value in state.items():
+        if not isinstance(value, PerRank) and name not in tree:
+            raise ValueError(f"there is no {name!r} in it, but {sorted(tree)}")
+        if isinstance(value, nn.Module):
+            staged.modules[name] = stage_model(value, tree[name])[0]
+        elif isinstance(value, Optimizer):
+            staged.optimizers[name] = stage_optimizer(owner(state, value), value, tree[name])
+    return staged
+
+
+def _put(state: MutableMapping[str, Any], staged: _Staged) -> None:
+    """Change every live object to what was staged."""
+    for name, module in staged.modules.items():
+        commit_model(state[name], module)
+    for name, prepared in staged.optimizers.items():
         commit_optimizer(state[name], prepared)
     for name, value in state.items():
         if isinstance(value, PerRank):
-            value.value = None if own is None else own.get(name)
-        elif name not in modules and name not in optimizers:
+            value.value = None if staged.own is None else staged.own.get(name)
+        elif name not in staged.modules and name not in staged.optimizers:
             if hasattr(value, "load_state_dict"):
-                value.load_state_dict(tree[name])
+                value.load_state_dict(staged.tree[name])
             else:
-                state[name] = tree[name]
+                state[name] = staged.tree[name]
