@@ -1,64 +1,54 @@
-"""The kill matrix: ``python -m pytest_cplife.selftest [--list | PART OF A NAME ...]``.
+"""What the planted faults break: ``python -m pytest_cplife.selftest [PART OF A NAME ...]``.
 
-For each planted fault every rule that fails, the first of them, and whether the rule that has
-to find it does. With ``--list`` nothing is judged; the faults are printed as a page of the
-documentation.
+For each fault every rule that fails, the first of them, and whether the rule that has to find it
+does.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 
-from pytest_cplife.selftest.bench import Bench
 from pytest_cplife.selftest.catalogue import FAULTS, UNSEEN
 from pytest_cplife.selftest.listing import listing
-from pytest_cplife.selftest.planting import Fault
-
-from pytest_cplife.rules.model import Outcome
-from pytest_cplife.rules.registry import all_rules
-from pytest_cplife.suite import MESHLESS_GROUPS
+from pytest_cplife.selftest.matrix import page, rows
 
 
-def outcomes(bench: Bench, fault: Fault) -> dict[str, list[str]]:
-    """Ids of the rules that fail, are blocked and crash, in order."""
-    found: dict[str, list[str]] = {"failed": [], "blocked": [], "crashed": []}
-    with bench.session(fault.adapter_ref, fault.earlier, fault.profile) as judge:
-        for rule in all_rules():
-            if fault.spec is None and rule.group not in MESHLESS_GROUPS:
-                continue
-            try:
-                outcome = judge.judge(rule, fault.spec).outcome
-            except Exception:
-                found["crashed"].append(rule.id)  # the suite's own fault, told beside the others
-                continue
-            if outcome in (Outcome.FAILED, Outcome.BLOCKED):
-                found[outcome.value].append(rule.id)
-    return found
-
-
-def main(parts: list[str]) -> None:
-    if parts == ["--list"]:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pytest_cplife.selftest", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the names of faults; default: all")
+    parser.add_argument("--list", action="store_true", help="print docs/faults.md; judge nothing")
+    parser.add_argument("--lanes", type=int, default=1, help="processes that judge; default: 1")
+    parser.add_argument("--rows", type=Path, help="keep results in this file, and go on from it")
+    parser.add_argument("--page", action="store_true", help="print docs/kill-matrix.md at the end")
+    given = parser.parse_args()
+    if given.list:
         print(listing(), end="")
         return
+    faults = [
+        fault
+        for fault in FAULTS + UNSEEN
+        if not given.names or any(part in fault.adapter_ref for part in given.names)
+    ]
     tally: Counter[str] = Counter()
-    with Bench() as bench:
-        for fault in FAULTS + UNSEEN:
-            if parts and not any(part in fault.adapter_ref for part in parts):
-                continue
-            found = outcomes(bench, fault)
-            failed = found["failed"]
-            if fault.rule not in failed:
-                verdict = "missed"
-            else:
-                verdict = "first" if failed[0] == fault.rule else "found"
-            tally[verdict] += 1
-            rest = [f"({len(found['blocked'])} blocked)"] if found["blocked"] else []
-            rest += [f"CRASHED: {' '.join(found['crashed'])}"] if found["crashed"] else []
-            name = f"{fault.name} [{fault.mesh}]"
-            print(f"{verdict:6} {fault.rule:10} {name:42} {' '.join(failed + rest)}", flush=True)
-    print(dict(tally))
+    found = []
+    # A page goes to a file; what is under way is for whoever waits for it.
+    out = sys.stderr if given.page else sys.stdout
+    for fault, row in zip(faults, rows(faults, given.lanes, given.rows), strict=True):
+        found.append(row)
+        verdict = row.verdict(fault.rule)
+        tally[verdict] += 1
+        rest = [f"({len(row.blocked)} blocked)"] if row.blocked else []
+        rest += [f"CRASHED: {' '.join(row.crashed)}"] if row.crashed else []
+        name = f"{fault.name} [{fault.mesh}]"
+        line = f"{verdict:6} {fault.rule:10} {name:42} {' '.join([*row.failed, *rest])}"
+        print(line, file=out, flush=True)
+    print(dict(tally), file=out)
+    if given.page:
+        print(page(faults, found), end="")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
