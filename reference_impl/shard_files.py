@@ -62,45 +62,54 @@ def write_shards(
 
     folder = each(doing, begin, group)[0]
     assert folder is not None
-
-    def seal() -> tuple[dict[str, atomic.FileRecord], bool]:
-        """This rank's other files; the records of all of its files, and whether any has objects."""
-        torch.save(dict(own), folder / rank_file(rank))
-        mine = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
-        objects = not _loads_restricted(folder / rank_file(rank))
-        if rank == 0:
-            torch.save(skeleton, folder / COMMON)
-            objects = objects or not _loads_restricted(folder / COMMON)
-            read_metadata(folder)  # every tensor is tiled exactly once
-            mine += [COMMON, ".metadata"]
-        return atomic.seal(folder / name for name in mine), objects
-
     try:
-        try:
-            serial = world_size() == 1 and not dist.is_initialized()
-            save(
-                tensors,
-                # Made durable below, while the checksums are taken.
-                storage_writer=FileSystemWriter(folder, overwrite=False, sync_files=False),
-                process_group=group,
-                no_dist=serial,
-            )
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
-            raise CheckpointError(f"{doing}: {error}") from error
-        everyone = each(doing, seal, group)
+        _save_tensors(tensors, folder, group, doing)
+        sealed = each(doing, lambda: _seal(folder, own, skeleton), group)
         with agreed(doing, group):
             if rank == 0:
-                atomic.publish(
-                    folder,
-                    path,
-                    {name: record for part, _ in everyone for name, record in part.items()},
-                    world_size=len(everyone),
-                    objects=any(flag for _, flag in everyone),
-                )
+                records = {name: record for part, _ in sealed for name, record in part.items()}
+                objects = any(flag for _, flag in sealed)
+                atomic.publish(folder, path, records, world_size=len(sealed), objects=objects)
     except CheckpointError:
         if rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _save_tensors(
+    tensors: dict[str, Tensor], folder: Path, group: dist.ProcessGroup | None, doing: str
+) -> None:
+    # Made durable later, while the checksums are taken.
+    writer = FileSystemWriter(folder, overwrite=False, sync_files=False)
+    try:
+        save(
+            tensors,
+            storage_writer=writer,
+            process_group=group,
+            no_dist=not dist.is_initialized(),
+        )
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        raise CheckpointError(f"{doing}: {error}") from error
+
+
+def _seal(
+    folder: Path, own: Mapping[str, Any], skeleton: Any
+) -> tuple[dict[str, atomic.FileRecord], bool]:
+    """Write what is no tensor and make all of this rank's files durable.
+
+    Returns:
+        Their records by name, and whether any of them holds objects.
+    """
+    rank = global_rank()
+    names = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
+    torch.save(dict(own), folder / rank_file(rank))
+    objects = not _loads_restricted(folder / rank_file(rank))
+    if rank == 0:
+        torch.save(skeleton, folder / COMMON)
+        objects = objects or not _loads_restricted(folder / COMMON)
+        read_metadata(folder)  # every tensor is tiled exactly once
+        names += [COMMON, ".metadata"]
+    return atomic.seal(folder / name for name in names), objects
 
 
 def _loads_restricted(path: Path) -> bool:
