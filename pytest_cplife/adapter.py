@@ -220,14 +220,15 @@ class TrainingRun(ABC):
         """Capability. Save as the training loop does, into a folder of checkpoints. Collective.
 
         Under a name of the trainer's own, beside those of earlier steps, and with all that goes
-        with it: a pointer to the newest, the removal of old ones.
+        with it: a pointer to the newest, the removal of old ones. At first there may be no folder.
         """
         raise NotImplementedError
 
     def load_newest(self, folder: Path) -> bool:
-        """Capability. Restore the newest whole checkpoint that `save_into` left. Collective.
+        """Capability. Restore the newest whole checkpoint that `save_into` left, on any topology.
 
-        False, and nothing is changed, where there is none. It may be lazy until :meth:`ready`.
+        Collective. False, and nothing is changed, where there is none. It may be lazy until
+        :meth:`ready`.
         """
         raise NotImplementedError
 

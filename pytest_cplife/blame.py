@@ -99,7 +99,8 @@ def _sources(
     if name not in RUNS:
         return
     kind = RUNS[name]
-    spec = case.partner if kind.partner else spec
+    if kind.partner:
+        spec = case.spec if spec == case.partner else case.partner
     for before, phase in (
         (kind.presumes, kind.source_phase),
         (kind.after, kind.source_phase),

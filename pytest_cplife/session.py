@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cplife.blame import blame, in_light_of, told_before
+from pytest_cplife.blame import Find, blame, in_light_of, told_before
 from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.judging import apply, check_needs, declared_by, told_by_simpler
 from pytest_cplife.launchers import make_launcher
@@ -139,7 +139,7 @@ class Session:
                 return Verdict(rule.id, mesh, Outcome.NOT_COVERED, reason)
         partner = self._partner(spec)
         case = self._case(rule, spec, partner)
-        teller = told_before(case, self._run)
+        teller = told_before(case, self._finder(case))
         if teller and teller != rule.id:
             return Verdict(rule.id, mesh, Outcome.BLOCKED, f"blocked by {teller}")
         try:
@@ -154,7 +154,7 @@ class Session:
         except NotCovered as reason:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))
         except Unanswered as missing:
-            return blame(rule, mesh, case, missing, self._run)
+            return blame(rule, mesh, case, missing, self._finder(case))
 
     def _judge_fuzz(self, rule: Rule) -> Verdict:
         """The same for a rule whose runs are searches over all meshes."""
@@ -214,7 +214,18 @@ class Session:
                     runs[f"{name} of partner"] = self._run(name, partner)
             elif partner is not None:
                 runs[name] = self._run(name, spec, partner)
+                if RUNS[kind.after].partner:
+                    # It comes back to this mesh, by way of what the partner has made of it.
+                    runs[f"{kind.after} of partner"] = self._run(kind.after, partner, spec)
         return Case(spec, self.declared, runs, partner=partner)
+
+    def _finder(self, case: Case) -> Find:
+        """Gives runs on the two meshes of `case`, each of which reads from the other."""
+
+        def find(name: str, spec: MeshSpec | None) -> RunEvidence:
+            return self._run(name, spec, case.spec if spec == case.partner else case.partner)
+
+        return find
 
     def _run(
         self, name: str, spec: MeshSpec | None, partner: MeshSpec | None = None

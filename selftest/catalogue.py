@@ -42,11 +42,12 @@ _MODULES = (
     "crashing_sharded",
     "spoiling",
     "advancing",
+    "moving",
     "geometry",
+    "late",
     "several",
     "lives",
     "flattened",
-    "unseen",
 )
 
 for _name in _MODULES:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.folders import FolderState, largest_file, names_in, tree_digest
+from pytest_cplife.evidence.folders import (
+    FolderState,
+    StateBook,
+    largest_file,
+    names_in,
+    tree_digest,
+)
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.scenarios.crash_faults import Renames, full_disk, listening
 from pytest_cplife.scenarios.crash_kinds import (
@@ -298,26 +304,40 @@ def recover(rank: Rank, order: Order, kind: Kind) -> None:
     states = book.read()
     stage.recorder.fact("states", states)
     undisturbed, *others = dict.fromkeys(state.tree for state in states)
-    for tree in (undisturbed, *others):
-        if rank.rank == 0:
-            with stage.recorder.phase("put back"):
-                book.put_back(tree, path.parent)
-        run = stage.start()
-        with meeting() as all_ranks:
-            all_ranks.wait()
-            if tree == undisturbed:
-                outcome = ""
-                with stage.recorder.phase("load"):
-                    kind.load(run, path)
-                    run.ready()
-            else:
-                with stage.recorder.phase("load an interrupted save"):
-                    outcome = offer(lambda run=run: kind.load(run, path), run)  # type: ignore[misc]
-                    all_ranks.wait()
-        stage.recorder.fact(f"{tree}: refused", outcome)
-        if not outcome:
-            stage.recorder.moment(tree, run)
-        stage.close(run)
+    stage.close(revive(stage, kind, book, undisturbed, path, interrupted=False))
+    for tree in others:
+        stage.close(revive(stage, kind, book, tree, path))
+
+
+def revive(
+    stage: Stage, kind: Kind, book: StateBook, tree: str, path: Path, *, interrupted: bool = True
+) -> TrainingRun:
+    """Put a state back into the folder of `path` and load it in a run that has just started.
+
+    Notes the exception of each rank, and the state where there is none, by the name of `tree`.
+
+    Args:
+        interrupted: whether a refusal is for the rules to judge; else the load has to succeed.
+    """
+    if stage.rank.rank == 0:
+        with stage.recorder.phase("put back"):
+            book.put_back(tree, path.parent)
+    run = stage.start()
+    outcome = ""
+    with meeting() as all_ranks:
+        all_ranks.wait()
+        if interrupted:
+            with stage.recorder.phase("load an interrupted save"):
+                outcome = offer(lambda: kind.load(run, path), run)
+                all_ranks.wait()
+        else:
+            with stage.recorder.phase("load"):
+                kind.load(run, path)
+                run.ready()
+    stage.recorder.fact(f"{tree}: refused", outcome)
+    if not outcome:
+        stage.recorder.moment(tree, run)
+    return run
 
 
 def restarting(rank: Rank, order: Order) -> None:

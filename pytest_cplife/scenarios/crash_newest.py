@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from pytest_cplife.scenarios.crash import recover
 from pytest_cplife.scenarios.crash_faults import below, listening
 from pytest_cplife.scenarios.crash_kinds import Kind, attempt, book_of, train
 from pytest_cplife.scenarios.crash_states import Watch, choose
-from pytest_cplife.scenarios.meeting import meeting
-from pytest_cplife.scenarios.order import Order, set_stage
+from pytest_cplife.scenarios.meeting import Meeting, meeting
+from pytest_cplife.scenarios.order import Order, Stage, set_stage
+from pytest_cplife.scenarios.replacing import come_together
 
 _GENERATIONS = 4
 _WATCHED = (2, _GENERATIONS)
 """The first save beside another, and one in which an old checkpoint may be removed."""
 _STATES = 6
+_HEAD_START = 0.3
+"""Seconds that ranks which do not make the folder have before it is there."""
 
 
 def _load_newest(run: TrainingRun, folder: Path) -> None:
@@ -34,7 +38,10 @@ NEWEST = Kind(("save_into", "load_newest"), lambda run, folder: run.save_into(fo
 
 
 def advancing(rank: Rank, order: Order) -> None:
-    """Save into a folder after every step, and once where nothing can be removed."""
+    """Save into a folder after every step, and once where nothing can be removed.
+
+    At the first save there is no folder yet.
+    """
     stage = set_stage(rank, order)
     run = stage.start()
     if not NEWEST.is_offered(stage, run):
@@ -42,14 +49,14 @@ def advancing(rank: Rank, order: Order) -> None:
     folder, book = order.output, book_of(order.output)
     added: list[str] = []
     with meeting() as all_ranks:
-        if rank.rank == 0:
-            folder.mkdir()
-        all_ranks.wait()
         seen: list[FolderState] = []
         for number in range(1, _GENERATIONS + 1):
             name = f"generation {number}"
             train(stage, run)
             stage.recorder.moment(name, run)
+            if number == 1:
+                added.append(_first(stage, all_ranks, run, folder))
+                continue
             before = _entries(folder)
             watch = Watch(book, folder, name, rank.rank, fresh=False)
             watching = listening(watch, rank.own_process) if number in _WATCHED else nullcontext()
@@ -84,6 +91,27 @@ def finding(rank: Rank, order: Order) -> None:
     recover(rank, order, NEWEST)
 
 
+def _first(stage: Stage, all_ranks: Meeting, run: TrainingRun, folder: Path) -> str:
+    """Save where there is no folder; what that has added to it.
+
+    A trainer may want it to be there. Then it is made, and the save done again.
+    """
+    with stage.recorder.phase("first save into"):
+        with listening(Slow(folder), stage.rank.own_process):
+            outcome = attempt(lambda: NEWEST.save(run, folder))
+        come_together(stage, all_ranks, outcome)
+        stage.recorder.fact("first save", outcome)
+        stage.recorder.fact("folder made", folder.exists())
+        again = any(all_ranks.gather(outcome))
+    if again:
+        folder.mkdir(exist_ok=True)
+        all_ranks.wait()
+        with stage.recorder.phase("save into"):
+            NEWEST.save(run, folder)
+            all_ranks.wait()
+    return _main_entry(folder, set())
+
+
 def _kept(state: FolderState, tree: str) -> FolderState:
     return FolderState(state.name, tree, state.checkpoint, state.fresh)
 
@@ -96,6 +124,17 @@ def _main_entry(folder: Path, before: set[str]) -> str:
     """The largest entry that a save has added, which is the checkpoint; "" where it added none."""
     new = _entries(folder) - before
     return max(sorted(new), key=lambda name: tree_size(folder / name), default="")
+
+
+class Slow:
+    """A listener that holds up whoever makes `folder`, so that who does not wait comes first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.mkdir" and Path(os.fsdecode(arguments[0])).resolve() == self._folder:
+            time.sleep(_HEAD_START)
 
 
 class Stuck:

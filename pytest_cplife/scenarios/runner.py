@@ -61,8 +61,10 @@ class Runner:
         source = second = None
         for first in filter(None, (kind.presumes, kind.after)):
             origin = self.source_of(kind, spec, partner)
-            before = self.run(first, origin)
-            output = self._order(RUNS[first], origin).output
+            # Of two runs that each read the partner's, the second reads what came of this mesh's.
+            other = spec if kind.partner else partner
+            before = self.run(first, origin, other)
+            output = self._order(RUNS[first], origin, other).output
             if not before.completed(kind.source_phase) or not output.exists():
                 return RunEvidence(kind.name, spec, (), None, self._assembler, held_back=first)
             source = output if first == kind.after else None

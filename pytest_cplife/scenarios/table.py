@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pytest_cplife.scenarios import (
     background,
     crash,
+    crash_moved,
     crash_newest,
     crash_spoiled,
     crossing,
@@ -16,6 +17,7 @@ from pytest_cplife.scenarios import (
     exporting,
     fresh,
     golden,
+    late,
     legacy,
     marked,
     midway,
@@ -97,6 +99,7 @@ RUNS = {
         RunKind("refusing", tampering.refusing, lane="resume", after="saving"),
         RunKind("marked", marked.marked, lane="resume", after="saving"),
         RunKind("weighed", weighed.weighed, presumes="saving"),
+        RunKind("late", late.late, presumes="saving"),
         RunKind("legacy", legacy.legacy, lane="resume", after="saving"),
         RunKind("kept", legacy.kept, lane="resume"),
         RunKind("golden", golden.golden, lane="resume"),
@@ -190,6 +193,18 @@ RUNS = {
             source_phase="close",
             patience=4,
         ),
+        RunKind(
+            "moved",
+            crash_moved.moving,
+            lane="resume",
+            after="advancing",
+            source_phase="close",
+            partner=True,
+            patience=4,
+        ),
+        RunKind(
+            "returned", crash_moved.returning, after="moved", source_phase="close", partner=True
+        ),
         RunKind("overwriting", crash.overwriting, presumes="saving"),
         RunKind(
             "recovered",
@@ -279,6 +294,7 @@ RUNS = {
 """`twin` is a second uninterrupted run: what differs between the two is the trainer's own noise.
 `nudged` is one whose gradients are off by rounding, for trainers whose restarts add up otherwise.
 `crossed` reads what `saving` wrote on the partner mesh, and `crossed back` what the serial run
-`through serial` made of it. `onward` is what the steps after a change of mesh are held against.
-`relayed` stops a second time, `relayed again` a third, right after its load, and `relayed thrice`
-goes on from there; `rewound` loads the checkpoint from before the first step."""
+`through serial` made of it. `moved` goes on in the partner's folder, and `returned` reads what the
+partner's `moved` has left of this mesh's own. `onward` is what the steps after a change of mesh are
+held against. `relayed` stops a second time, `relayed again` a third, right after its load, and
+`relayed thrice` goes on from there; `rewound` loads the checkpoint from before the first step."""

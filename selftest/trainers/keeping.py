@@ -17,6 +17,7 @@ class Keeping(fsdp2.Fsdp2Run):
 
     def save_into(self, folder: Path) -> None:
         path = folder / f"step-{self.global_step}.pt"
+        on_rank_zero(self.ctx, lambda: folder.mkdir(exist_ok=True))
         self.save(path)
         on_rank_zero(self.ctx, lambda: self.advance(folder, path))
 

@@ -220,3 +220,18 @@ def test_the_newest_stay(lab: Lab) -> None:
     assert newest(lab, added, ["d"], TOLD) == ["a removal that fails"]
     with pytest.raises(NotCovered):
         newest(lab, ["a", "", "", ""], ["a"], SILENT)
+
+
+def first_save(lab: Lab, outcomes: Sequence[str], made: bool) -> list[str]:
+    facts = {"first save": outcomes, "folder made": [made] * 2}
+    return subjects("CRASH-34", lab.case(lab.run("advancing", facts=facts)))
+
+
+def test_the_first_save_makes_its_folder(lab: Lab) -> None:
+    assert first_save(lab, SILENT, made=True) == []
+    # One rank makes it, and another one has not waited; nobody knows which.
+    assert first_save(lab, ["", "FileNotFoundError: saved"], made=True) == ["the first save"]
+    assert first_save(lab, TOLD, made=True) == ["the first save"]
+    assert first_save(lab, ["", "FileNotFoundError: saved"], made=False) == ["the first save"]
+    with pytest.raises(NotCovered, match="wants a folder that is there"):
+        first_save(lab, TOLD, made=False)

@@ -166,6 +166,21 @@ def test_a_partners_checkpoint(runner: Runner, launcher: FakeLauncher) -> None:
     assert len({call.order.folder for call in launcher.calls}) == 4
 
 
+def test_there_and_back(runner: Runner, launcher: FakeLauncher) -> None:
+    """What comes back to a mesh is what the partner has made of this mesh's own checkpoint."""
+    runner.run("returned", TWO, FOUR)
+    began, moved, back = launcher.calls
+    assert [(call.script, call.size) for call in launcher.calls] == [
+        ("advancing", 2),
+        ("moving", 4),
+        ("returning", 2),
+    ]
+    assert moved.order.source == began.order.output
+    assert back.order.source == moved.order.output
+    runner.run("moved", FOUR, TWO)
+    assert len(launcher.calls) == 3
+
+
 def test_a_failure_is_evidence(runner: Runner, launcher: FakeLauncher) -> None:
     launcher.fails["saving"] = "save"
     run = runner.run("saving", TWO)
