@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_cplife.selftest.catalogue import FAULTS, UNSEEN
+from pytest_cplife.selftest.faults.traps import NOT_PLANTED, REPORTS
 from pytest_cplife.selftest.planting import Fault
 
 from pytest_cplife.rules.model import GROUPS
@@ -22,7 +23,7 @@ fault `NAME` breaks. This page is printed by `python -m pytest_cplife.selftest -
 
 def listing() -> str:
     """The whole page, ending in a newline."""
-    return "\n".join([INTRODUCTION, *_tally(), *_tables(), *_unseen()]) + "\n"
+    return "\n".join([INTRODUCTION, *_tally(), *_tables(), *_unseen(), *_not_planted()]) + "\n"
 
 
 def _tally() -> Iterator[str]:
@@ -53,6 +54,14 @@ def _unseen() -> Iterator[str]:
         yield "|---|---|---|"
         for fault in UNSEEN:
             yield _row(fault)
+
+
+def _not_planted() -> Iterator[str]:
+    told = len(REPORTS) - len(NOT_PLANTED)
+    yield "\n## Not planted\n"
+    yield f"Of {len(REPORTS)} public reports {told} are planted. What the others tell of:\n"
+    for reason in NOT_PLANTED.values():
+        yield f"- {reason}"
 
 
 def _row(fault: Fault, *before: str) -> str:
