@@ -60,6 +60,27 @@ def broken_refused(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "DCP-26",
+    "a missing file is named",
+    statement="The exception with which a checkpoint without one of its rank files is refused has"
+    " the file's name in it, on one rank at least.",
+    why="Of thousands of files the one that a copy has left out can be fetched again.",
+    cause="An error of one's own in place of the one that named the file.",
+    level="should",
+    runs=("damaged",),
+    needs=_NEEDS,
+    presumes=("DCP-09",),
+)
+def missing_file_named(case: Case) -> Iterator[Finding]:
+    damage = "a missing rank file"
+    run = case["damaged"]
+    outcomes = run.fact(damage)
+    name = str(run.ranks[0].facts[f"damaged {damage}"])
+    if not any(name in outcome for outcome in outcomes):
+        yield Violation(name, f"an error that names {name}", outcomes[0], damage)
+
+
+@rule(
     "DCP-10",
     "a flipped bit is found",
     statement="A checkpoint in which one bit of a data file was flipped ends load_sharded() in an"

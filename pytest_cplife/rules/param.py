@@ -156,39 +156,6 @@ def requires_grad_mirrors(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "PARAM-06",
-    "placeholders refuse to run",
-    statement="A module that is not ported yet keeps its parameters, takes no part in"
-    " optimisation, and its forward raises NotImplementedError.",
-    why="A half-ported module that runs computes something; one that is optimised decays.",
-    cause="Wrapping the real module instead of a placeholder, or an optimizer built over all"
-    " parameters.",
-    runs=("uninterrupted",),
-    events=("placeholders",),
-)
-def placeholders_refuse(case: Case) -> Iterator[Finding]:
-    run = case["uninterrupted"]
-    state = run.at("start")
-    for rank, calls in enumerate(run.fact("placeholders")):
-        for prefix, seen in calls.items():
-            if not seen.startswith("NotImplementedError"):
-                yield Violation(
-                    prefix,
-                    "forward raises NotImplementedError",
-                    seen or "no module of that name",
-                    state.label,
-                    ranks=(rank,),
-                )
-    held = [name for name in state.parameters if case.declared.is_placeholder(name)]
-    if not held:
-        yield Violation("placeholders", "parameters kept", "none", state.label)
-    optimised = {name for group in state.groups for name in group.names}
-    for name in held:
-        if name in optimised:
-            yield Violation(name, "in no optimizer", "in one", state.label)
-
-
-@rule(
     "PARAM-07",
     "optimizers hold the live parameters",
     statement="Each trainable parameter of the model is, as the very same object, in exactly one"

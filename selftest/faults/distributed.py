@@ -147,6 +147,17 @@ class KeepsItToItself(sharded.Sharded):
             self._log = str(error)
 
 
+@plant(sharded.Adapter, rule="DCP-26", subject="__1_0.distcp", mesh="fsdp=2")
+class SaysNoMore(sharded.Sharded):
+    """Whatever a load has run into, its error says that the checkpoint is broken."""
+
+    def load_sharded(self, path: Path) -> None:
+        try:
+            super().load_sharded(path)
+        except Exception:
+            raise RuntimeError("the checkpoint is broken") from None
+
+
 @plant(sharded.Adapter, rule="DCP-10", subject="__1_0.distcp", mesh="fsdp=2")
 class NoChecksums(sharded.Sharded):
     """Files are read as they are found, as torch does it."""

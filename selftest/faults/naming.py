@@ -100,6 +100,20 @@ class PlaceholderRuns(Reference):
         return run
 
 
+@plant(Reference, rule="PARAM-10", subject="aux_head", mesh="cp=2")
+class NamelessPlaceholder(Reference):
+    """A module that is not ported refuses to run without a word about which it is."""
+
+    def start(self, ctx: RankContext) -> ReferenceRun:
+        run = super().start(ctx)
+
+        def refuse(*inputs: object) -> None:
+            raise NotImplementedError
+
+        run.model.aux_head.forward = refuse  # type: ignore
+        return run
+
+
 @plant(Reference, rule="PARAM-06", subject="aux_head.weight", mesh="cp=2")
 class PlaceholderOptimised(Reference):
     """The optimizer is built over all parameters, those of placeholders included."""

@@ -164,6 +164,21 @@ def test_placeholders(lab: Lab, seen: str, broken: bool) -> None:
     assert (subjects("PARAM-06", lab.case(run, placeholders=("b",))) == ["b", "b"]) is broken
 
 
+@pytest.mark.parametrize(
+    ("seen", "broken"),
+    [
+        ("NotImplementedError: 'net.head' is not ported", False),
+        ("NotImplementedError: head", False),
+        ("NotImplementedError: ", True),
+        ("NotImplementedError: net", True),
+    ],
+)
+def test_a_placeholder_names_itself(lab: Lab, seen: str, broken: bool) -> None:
+    run = live(lab, good(lab), {"placeholders": [{"net.head.": seen}] * 2}, groups=[group("a")])
+    found = subjects("PARAM-10", lab.case(run, placeholders=("net.head.",)))
+    assert (found == ["net.head."] * 2) is broken
+
+
 def test_a_placeholder_in_an_optimizer(lab: Lab) -> None:
     calls = {"placeholders": [{"b": "NotImplementedError: later"}] * 2}
     run = live(lab, good(lab), calls, groups=[group("a", "b")])
