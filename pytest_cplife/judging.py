@@ -28,6 +28,7 @@ def declared_by(cls: type[LifecycleAdapter]) -> Declared:
         initialises_process_group=cls.initialises_process_group,
         bitwise_resume=cls.bitwise_resume,
         ema_spec=cls.ema_spec,
+        loads_serially=bool(overridden(cls, LifecycleAdapter, ("load_serial",))),
         capabilities=overridden(cls, LifecycleAdapter, ADAPTER_CAPABILITIES),
         lookalikes=lookalikes(cls),
     )

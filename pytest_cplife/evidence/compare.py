@@ -50,6 +50,11 @@ def difference(expected: torch.Tensor, observed: torch.Tensor) -> Difference:
     return Difference(largest, count, left.numel())
 
 
+def as_doubles(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's numbers in float64; of complex ones both parts, side by side."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).to(torch.float64)
+
+
 def _gaps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     x, y = _wide(a), _wide(b)
     gaps = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs())

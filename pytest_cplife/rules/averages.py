@@ -10,11 +10,21 @@ import torch
 
 from pytest_cplife.adapter import EmaSpec
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble
-from pytest_cplife.evidence.run import Moment
+from pytest_cplife.evidence.compare import as_doubles
+from pytest_cplife.evidence.run import Moment, RunEvidence
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 
 _ROUNDINGS = 4.0  # a multiply, a subtract, a multiply and an add per update
 _SPREAD = 1e-3
+
+
+def trajectory(run: RunEvidence) -> list[Moment]:
+    """The moments of the steps to the one after the save point, from the start, one per step."""
+    seen = run.ranks[0].snapshots
+    names = ["start", "after first step"]
+    names += [name for name in seen if name.startswith("after step ")]
+    names += [name for name in seen if name == "after next step"]
+    return [run.at(name) for name in names]
 
 
 def oracle(
@@ -137,7 +147,7 @@ def _decay(assembler: Assembler, before: Moment, after: Moment, name: str) -> fl
 def full(assembler: Assembler, records: Sequence[object]) -> torch.Tensor:
     """The full tensor in float64; not a number where the ranks' parts do not make up one."""
     try:
-        return assembler.full(records).to(torch.float64)  # type: ignore[arg-type]
+        return as_doubles(assembler.full(records))  # type: ignore[arg-type]
     except CannotAssemble:
         return torch.full((), math.nan, dtype=torch.float64)
 

@@ -12,7 +12,10 @@ from pytest_cplife.mesh import MeshSpec
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the adapter's class says of its trainer, as far as rules ask."""
+    """What the adapter's class says of its trainer, as far as rules ask.
+
+    `loads_serially` is whether it says itself how the serial model loads a file.
+    """
 
     placeholders: tuple[str, ...] = ()
     plain_parameters: tuple[str, ...] = ()
@@ -22,6 +25,7 @@ class Declared:
     initialises_process_group: bool = False
     bitwise_resume: bool = True
     ema_spec: EmaSpec | None = None
+    loads_serially: bool = False
     capabilities: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
     lookalikes: tuple[str, ...] = ()

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from pytest_cplife.evidence.filing import FileRecord
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.run import Moment, TensorColumns, Unanswered
-from pytest_cplife.rules.averages import decay_of, due_at, inferred_decays
+from pytest_cplife.rules.averages import (
+    decay_of,
+    due_at,
+    full,
+    inferred_decays,
+    rounding_budget,
+    trajectory,
+)
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.model import Violation
 from pytest_cplife.rules.pattern import Pattern, alike, moment_of, subjects
@@ -59,6 +66,28 @@ def _updated_twice(case: Case, violations: Sequence[Violation]) -> bool:
     averaged = [name for name in moments[0].ema if name in moments[0].parameters]
     shown = inferred_decays(case["uninterrupted"].assembler, moments, averaged)[1]
     return shown is not None and abs(shown - decay_of(spec, 1) ** 2) < _NEAR * max(shown, _NEAR)
+
+
+def _takes_older_weights(case: Case, violations: Sequence[Violation]) -> bool:
+    """Whether each average is the rule's, of the weights that there were a step before."""
+    spec, run = case.declared.ema_spec, case["uninterrupted"]
+    if spec is None:
+        return False
+    moments = trajectory(run)
+    for violation in violations:
+        step, name = violation.step, violation.subject
+        if step is None or name not in moments[step - 1].parameters or not due_at(spec, step):
+            return False
+        average, weight, seen = (
+            full(run.assembler, table[name])
+            for table in (moments[step - 1].ema, moments[step - 1].parameters, moments[step].ema)
+        )
+        decay = decay_of(spec, sum(due_at(spec, past) for past in range(1, step + 1)))
+        wanted = decay * average + (1 - decay) * weight
+        budget = rounding_budget(wanted, weight, moments[step].ema[name][0].dtype, 1)
+        if not float((wanted - seen).abs().max()) <= budget:
+            return False
+    return True
 
 
 def _tied(case: Case, violations: Sequence[Violation]) -> bool:
@@ -139,6 +168,12 @@ AVERAGES = (
         _updated_twice,
     ),
     Pattern(
+        ("EMA-01",),
+        "each update takes in the weights from before the optimizer's step: it is made too early,"
+        " or from a copy",
+        _takes_older_weights,
+    ),
+    Pattern(
         ("EMA-01", "EMA-02"),
         "these averages stand still while others move: the update does not reach them",
         _some_not_updated,
@@ -163,7 +198,8 @@ AVERAGES = (
     Pattern(
         ("EMA-04",),
         "the averages came back and the step after the load does not move them: their start is"
-        " counted from the load",
+        " counted from the load, or what the run shows as its averages are tensors that the load"
+        " has replaced",
         _no_update_after_load,
     ),
     Pattern(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from pytest_cplife.evidence.compare import as_doubles
 from pytest_cplife.evidence.run import Moment, RunEvidence, Unanswered
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.model import Violation
@@ -53,7 +54,7 @@ def _scaled(case: Case, violations: Sequence[Violation]) -> bool:
 
 def _movement(run: RunEvidence, name: str) -> torch.Tensor:
     before, after = run.at("onward").parameters, run.at("onward 1").parameters
-    a, b = (run.assembler.full(table[name]).to(torch.float64) for table in (before, after))
+    a, b = (as_doubles(run.assembler.full(table[name])) for table in (before, after))
     return (b - a).reshape(-1)
 
 
@@ -106,6 +107,28 @@ def _as_started(case: Case, violations: Sequence[Violation], part: str) -> bool:
     )
     names = [name for name in subjects(violations) if name in start and name in loaded]
     return bool(names) and all(alike(start[name], loaded[name]) for name in names)
+
+
+def _groups_exchanged(case: Case, violations: Sequence[Violation]) -> bool:
+    """Whether each group has what another one of its optimizer had."""
+    saved, loaded = (
+        PARTS["hyperparameters"](moment_of(case, run, moment))
+        for run, moment in (("saving", "before save"), ("resumed", "after load"))
+    )
+    names = [name for name in subjects(violations) if name in saved and name in loaded]
+    return len(names) > 1 and all(
+        any(
+            other != name and _same_key(other, name) and alike(saved[other], loaded[name])
+            for other in saved
+        )
+        for name in names
+    )
+
+
+def _same_key(one: str, other: str) -> bool:
+    """Whether two names ``optimizer 0 group 1: lr`` tell of one key of one optimizer."""
+    a, b = (name.partition(" group ") for name in (one, other))
+    return a[0] == b[0] and a[2].partition(": ")[2] == b[2].partition(": ")[2]
 
 
 def _first_rank_only(case: Case, violations: Sequence[Violation]) -> bool:
@@ -197,6 +220,12 @@ STEPS = (
         "the first resume was right, and what it saved is not what it held: loaded copies went to"
         " the file, or counts since the load",
         _first_resume_right,
+    ),
+    Pattern(
+        ("OPT-04",),
+        "param groups have each other's values: they were given out by position, in another order"
+        " than they were saved in",
+        _groups_exchanged,
     ),
     Pattern(
         ("OPT-04",),

@@ -13,6 +13,7 @@ from pytest_cplife.rules.model import Finding, Measurement, Violation
 from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
+from pytest_cplife.rules.rng import owners_of
 from pytest_cplife.rules.save import unchanged
 from pytest_cplife.rules.shares import itemsize, saved_model, unbalanced
 
@@ -99,13 +100,15 @@ def full_state(case: Case) -> Iterator[Finding]:
     yield from compare_parts(case, case["sharding"], saved, loaded, "extra state")
     if case.declared.rng_policy != "restore":
         return
+    owners = owners_of(saved)
     for a, b in zip(saved.ranks, loaded.ranks, strict=True):
         for stream, state in a.rng.items():
             if b.rng.get(stream) != state:
+                whose = owners.get((stream, b.rng.get(stream, "")))
                 yield Violation(
                     f"{stream} random stream",
                     "the saved state of that rank",
-                    "another state",
+                    "another state" if whose is None else f"that of rank {whose}",
                     loaded.label,
                     ranks=(b.rank,),
                 )

@@ -9,7 +9,9 @@ from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.causes_of_averages import AVERAGES
 from pytest_cplife.rules.causes_of_generations import GENERATIONS
+from pytest_cplife.rules.causes_of_leftovers import LEFTOVERS
 from pytest_cplife.rules.causes_of_losses import LOSSES
+from pytest_cplife.rules.causes_of_rounding import ROUNDING
 from pytest_cplife.rules.causes_of_samples import SAMPLES
 from pytest_cplife.rules.causes_of_steps import STEPS
 from pytest_cplife.rules.common import replicas_agree
@@ -131,6 +133,15 @@ def _only_moments(case: Case, violations: Sequence[Violation]) -> bool:
     return bool(bad) and not any(subject.endswith("[step]") for subject in bad)
 
 
+def _some_ranks(case: Case, violations: Sequence[Violation]) -> bool:
+    """Whether there are ranks on which everything that several ranks have a part of is right."""
+    tables = _tensors(_saved(case))
+    named = subjects(violations) & tables.keys()
+    several = {name for name in named if sum(r.local_numel > 0 for r in tables[name]) > 1}
+    wrong = {rank for one in violations if one.subject in several for rank in one.ranks}
+    return 0 < len(wrong) < len(_saved(case).ranks)
+
+
 def _equal(a: Sequence[TensorRecord], b: Sequence[TensorRecord]) -> bool:
     return [record.digest for record in a] == [record.digest for record in b]
 
@@ -187,11 +198,13 @@ def _first_weights_part(case: Case, violations: Sequence[Violation]) -> bool:
 
 
 PATTERNS = (
+    *ROUNDING,
     *AVERAGES,
     *STEPS,
     *LOSSES,
     *SAMPLES,
     *GENERATIONS,
+    *LEFTOVERS,
     Pattern(
         ("SAVE-05", "SAVE-06"),
         "the file has the shape of rank 0's shard: to_local() was written where full_tensor() was"
@@ -231,6 +244,12 @@ PATTERNS = (
         ("OPT-01", "OPT-02"),
         "moments came back and step counts did not: bias correction starts again at step 1",
         _only_steps,
+    ),
+    Pattern(
+        ("LOAD-02", "OPT-02"),
+        "only some ranks' parts differ: they are cut, ordered or received otherwise there than on"
+        " the other ranks",
+        _some_ranks,
     ),
     Pattern(
         ("OPT-02",),

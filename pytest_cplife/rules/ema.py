@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_cplife.evidence.run import Moment, RunEvidence
+from pytest_cplife.evidence.run import Moment
 from pytest_cplife.rules.averaged_buffers import buffer_oracle
-from pytest_cplife.rules.averages import infer_decay, oracle
+from pytest_cplife.rules.averages import infer_decay, oracle, trajectory
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare, replicas_agree, same_layout
 from pytest_cplife.rules.files import file_averages
@@ -21,15 +21,6 @@ def _state(case: Case, run: str, moment: str) -> Moment:
     if state.ranks[0].ema is None:
         raise NotCovered("the run has no averaged weights (TrainingRun.ema is None)")
     return state
-
-
-def trajectory(run: RunEvidence) -> list[Moment]:
-    """The moments of the steps to the one after the save point, from the start, one per step."""
-    seen = run.ranks[0].snapshots
-    names = ["start", "after first step"]
-    names += [name for name in seen if name.startswith("after step ")]
-    names += [name for name in seen if name == "after next step"]
-    return [run.at(name) for name in names]
 
 
 @rule(

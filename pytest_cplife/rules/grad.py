@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_cplife.evidence.records import TensorRecord, stranger_shape
-from pytest_cplife.evidence.run import Unanswered
+from pytest_cplife.evidence.run import RunEvidence, Unanswered
 from pytest_cplife.evidence.trace import StepRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import replicas_agree
 from pytest_cplife.rules.gradients import gradients_equal
 from pytest_cplife.rules.model import Finding, Measurement, Violation
+from pytest_cplife.rules.own_noise import OWN_NOISE, other_draws
 from pytest_cplife.rules.param import FLATTENED, holds_flattened
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
@@ -275,7 +276,32 @@ def gradient_parity(case: Case) -> Iterator[Finding]:
     tables = [_merged(steps) for steps in run.steps("first")]
     shared = set.intersection(*map(set, tables))
     observed = {name: [table[name] for table in tables] for name in shared}
-    yield from gradients_equal(run.assembler, wanted, observed)
+    found = list(gradients_equal(run.assembler, wanted, observed))
+    if any(isinstance(finding, Violation) for finding in found):
+        if other_draws(serial, run, ("first",)):
+            raise NotCovered(OWN_NOISE)
+        if _noisy(serial, wanted):
+            raise NotCovered("noise that is not dropout moves the serial run's own gradients")
+    yield from found
+
+
+def _noisy(serial: RunEvidence, wanted: Mapping[str, TensorRecord]) -> bool:
+    """Whether the serial run's first step has other gradients on the same samples with other noise.
+
+    Other ranks then draw other noise, too, and nothing says how far their gradients may be apart.
+    """
+    if "first with other noise" not in serial.ranks[0].steps:
+        return False
+    samples = (f"sample_ids {stretch}" for stretch in ("first", "first with other noise"))
+    ids = [serial.ranks[0].facts.get(name) for name in samples]
+    if ids[0] != ids[1]:
+        return False  # It is the order of the samples that was drawn.
+    again = _merged(serial.steps("first with other noise")[0])
+    seen = {name: [record] for name, record in again.items()}
+    return any(
+        isinstance(finding, Violation)
+        for finding in gradients_equal(serial.assembler, wanted, seen)
+    )
 
 
 def _merged(steps: Sequence[StepRecord]) -> dict[str, TensorRecord]:

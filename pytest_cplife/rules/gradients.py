@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble
-from pytest_cplife.evidence.compare import difference
+from pytest_cplife.evidence.compare import as_doubles, difference
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.rules.model import Finding, Measurement, Violation
 
@@ -76,7 +76,7 @@ def _unit(*tensors: torch.Tensor) -> float:
 
 def _how(wanted: torch.Tensor, seen: torch.Tensor) -> str:
     """A factor, where the one gradient is a multiple of the other."""
-    a, b = wanted.double().reshape(-1), seen.double().reshape(-1)
+    a, b = (as_doubles(tensor).reshape(-1) for tensor in (wanted, seen))
     size = float(a @ a)
     factor = float(a @ b) / size if size else 0.0
     rest = float((b - factor * a).norm())

@@ -50,7 +50,7 @@ def streams_return(case: Case) -> Iterator[Finding]:
     moments = (case["resumed"].at("start"), saved, loaded)
     if all(a.rng == b.rng == c.rng for a, b, c in zip(*(m.ranks for m in moments), strict=True)):
         raise NotCovered("no stream has moved before the save, so there is nothing to put back")
-    owners = _owners(saved)
+    owners = owners_of(saved)
     for a, b in zip(saved.ranks, loaded.ranks, strict=True):
         for stream, state in a.rng.items():
             if b.rng.get(stream) == state:
@@ -62,7 +62,8 @@ def streams_return(case: Case) -> Iterator[Finding]:
             )
 
 
-def _owners(moment: Moment) -> dict[tuple[str, str], int]:
+def owners_of(moment: Moment) -> dict[tuple[str, str], int]:
+    """By stream and state the first rank that has it."""
     owners: dict[tuple[str, str], int] = {}
     for snapshot in moment.ranks:
         for stream, state in snapshot.rng.items():
@@ -91,7 +92,7 @@ def nothing_replayed(case: Case) -> Iterator[Finding]:
         case["resumed"].at("start"),
     )
     for moment in earlier:
-        owners = _owners(moment)
+        owners = owners_of(moment)
         for snapshot in loaded.ranks:
             # One stream that moves is enough for a trainer that draws from that one only.
             replayed = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_cplife.evidence.filing import FileRecord
+from pytest_cplife.evidence.filing import WRAPPER_PARTS, FileRecord
 from pytest_cplife.evidence.records import Record, TensorRecord, ValueRecord
 from pytest_cplife.evidence.run import Moment, RunEvidence
 from pytest_cplife.rules.case import Case, NotCovered
@@ -75,8 +75,8 @@ def file_reads(case: Case) -> Iterator[Finding]:
     "SAVE-04",
     "file keys are the serial keys",
     statement="The model's state in the file has exactly the keys of the serial model's"
-    " state_dict(), in its order, placeholders included, and no wrapper's prefix is in any name"
-    " anywhere in the file.",
+    " state_dict(), in its order, placeholders included, under no prefix but one that the adapter's"
+    " own load_serial() knows of, and no wrapper's prefix is in any name anywhere in the file.",
     why="Another key is a weight that is silently left at its initial value, or a refused load.",
     cause="A wrapper's prefix (module., _orig_mod., _checkpoint_wrapped_module.), a filter on"
     " requires_grad, or buffers left out.",
@@ -86,10 +86,12 @@ def file_keys(case: Case) -> Iterator[Finding]:
     file = case["files"].file("saved")
     expected = list(serial_tensors(case, "state_dict"))
     keys = [key for key, value in file.model.items() if isinstance(value, TensorRecord)]
-    if file.prefix:
-        yield Violation(
-            f"{file.prefix}*", "keys without a prefix", f"prefix {file.prefix!r}", "file"
-        )
+    wrapped = bool(set(file.prefix.split(".")) & set(WRAPPER_PARTS))
+    if file.prefix and (wrapped or not case.declared.loads_serially):
+        wanted = "keys without a prefix"
+        if not wrapped:
+            wanted += ", or an adapter whose load_serial() takes it off"
+        yield Violation(f"{file.prefix}*", wanted, f"prefix {file.prefix!r}", "file")
     for name in expected:
         if name not in keys:
             yield Violation(name, "in the file", "missing", "file")

@@ -9,12 +9,14 @@ from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.noise import OwnDraws
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 STEPS = 2
 """Adam's first step after a fresh start hides what it has lost; the second does not."""
 _WIDE, _NARROW = 16, 1
-_OTHER_STREAMS = 100
+OTHER_STREAMS = 100
+"""The moment that streams are seeded for where they are to be other ones."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -51,10 +53,12 @@ def go_on(stage: Stage, run: TrainingRun, name: str) -> None:
     stage.recorder.moment(name, run)
     stage.align(1)
     if name == "shaken":
-        stage.seed(_OTHER_STREAMS)
+        stage.seed(OTHER_STREAMS)
     with stage.recorder.phase("go on"):
         for step in range(1, STEPS + 1):
-            run.train(1)
+            with OwnDraws() as draws:
+                run.train(1)
+            draws.note(f"{name} {step}", stage.recorder)
             stage.recorder.samples(f"{name} {step}", run)
             stage.recorder.moment(f"{name} {step}", run)
 

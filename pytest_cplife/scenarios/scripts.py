@@ -17,8 +17,8 @@ from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.lookalikes import lookalikes
-from pytest_cplife.scenarios.noise import listening
-from pytest_cplife.scenarios.onward import dropout_rates, silence
+from pytest_cplife.scenarios.noise import OwnDraws, listening
+from pytest_cplife.scenarios.onward import OTHER_STREAMS, dropout_rates, silence
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.placeholders import call_placeholders
 
@@ -95,7 +95,10 @@ def resumed(rank: Rank, order: Order) -> None:
 
 
 def serial(rank: Rank, order: Order) -> None:
-    """The serial model, and a serial run of one step, without a process group."""
+    """The serial model, and a serial run of one step, without a process group.
+
+    Then the step once more with other noise: dropout is off, but not all noise is dropout.
+    """
     stage = set_stage(rank, order)
     with stage.recorder.phase("build"):
         for time in ("first", "second"):
@@ -110,6 +113,12 @@ def serial(rank: Rank, order: Order) -> None:
     stage.recorder.moment("start", run)
     _without_dropout(stage, run)
     stage.close(run)
+    again = stage.start()
+    silence(again)
+    stage.seed(OTHER_STREAMS)
+    with stage.recorder.phase("train with other noise"):
+        stage.recorder.train("first with other noise", again, 1)
+    stage.close(again)
 
 
 def parity(rank: Rank, order: Order) -> None:
@@ -129,8 +138,9 @@ def parity(rank: Rank, order: Order) -> None:
 
 def _without_dropout(stage: Stage, run: TrainingRun) -> None:
     silence(run)
-    with stage.recorder.phase("train"):
+    with stage.recorder.phase("train"), OwnDraws() as draws:
         stage.recorder.train("first", run, 1)
+    draws.note("first", stage.recorder)
     stage.recorder.moment("after first step", run)
 
 

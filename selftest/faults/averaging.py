@@ -115,7 +115,14 @@ class OneShardOfTheShadow(averaged.Fsdp2Run):
         return {name: local(value).clone() for name, value in self.shadow.items()}
 
 
-@plant(Reference, rule="EMA-12", subject="embedding.weight", mesh="cp=2", public=("B146",))
+@plant(
+    Reference,
+    rule="EMA-12",
+    subject="embedding.weight",
+    mesh="cp=2",
+    public=("B146",),
+    likely="rounded to bfloat16",
+)
 class RoundedShadow(Ema):
     """The average takes a way through half precision to the file."""
 

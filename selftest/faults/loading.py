@@ -38,7 +38,14 @@ class SkipsAKey(fsdp2.Fsdp2Run):
         super().restore_model(saved | {"norm.weight": live})
 
 
-@plant(fsdp2.Adapter, rule="LOAD-02", subject="head.bias", mesh="fsdp=2", public=("B146",))
+@plant(
+    fsdp2.Adapter,
+    rule="LOAD-02",
+    subject="head.bias",
+    mesh="fsdp=2",
+    public=("B146",),
+    likely="rounded to bfloat16",
+)
 class RoundsWeights(fsdp2.Fsdp2Run):
     """The file is read into a template of less precision."""
 

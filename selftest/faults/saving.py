@@ -122,7 +122,14 @@ class SavesOneShard(fsdp2.Fsdp2Run):
         return {k: v.to_local() if isinstance(v, DTensor) else v for k, v in state.items()}
 
 
-@plant(fsdp2.Adapter, rule="SAVE-05", subject="norm.weight", mesh="fsdp=2", public=("B146",))
+@plant(
+    fsdp2.Adapter,
+    rule="SAVE-05",
+    subject="norm.weight",
+    mesh="fsdp=2",
+    public=("B146",),
+    likely="rounded to bfloat16",
+)
 class RoundedFile(fsdp2.Fsdp2Run):
     """Weights take a way through bfloat16 to the file."""
 

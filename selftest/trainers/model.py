@@ -63,8 +63,13 @@ class TinyNet(nn.Module):
         self.frequency.lerp_(share, 0.1)
         self.seen += inputs.numel()
 
+    def embedded(self, inputs: Tensor) -> Tensor:
+        """What the first block gets."""
+        hidden: Tensor = self.embed(inputs) + self.table
+        return hidden
+
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.embed(inputs) + self.table
+        hidden = self.embedded(inputs)
         for block in self.blocks:
             hidden = block(hidden)
         hidden = self.norm(hidden) * self.gain + self.shift
@@ -72,8 +77,8 @@ class TinyNet(nn.Module):
         return logits
 
 
-def build_model() -> TinyNet:
+def build_model(kind: type[TinyNet] = TinyNet) -> TinyNet:
     """The same weights at every call; the caller's random streams stay where they were."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(11)
-        return TinyNet()
+        return kind()

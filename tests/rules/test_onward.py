@@ -142,3 +142,52 @@ def test_a_trainer_with_noise_of_its_own_is_not_judged(tmp_path: Path) -> None:
         verdict = session.judge(get_rule("GO-13"), MeshSpec.parse("fsdp=2"))
     assert verdict.outcome is Outcome.NOT_COVERED, verdict.violations
     assert "noise that is not dropout" in verdict.reason
+
+
+@pytest.mark.parametrize(("turn", "broken"), [(0.0, []), (0.1, ["z"])])
+def test_both_parts_of_complex_weights_count(lab: Lab, turn: float, broken: list[str]) -> None:
+    """A step that differs in the imaginary part alone is another step."""
+    start, move = torch.tensor([1 + 2j, -1j]), torch.tensor([0.1 + 0.2j, 0.3j])
+
+    def at(steps: int, scale: float = 1.0, extra: float = 0.0) -> list[Snapshot]:
+        value = start + steps * (scale * move + 1j * extra)
+        return lab.snapshots(parameters={"z": lab.replicated(value, requires_grad=True)})
+
+    moments = {"onward": at(0), "shaken": at(0)}
+    for step in (1, 2):
+        moments |= {f"onward {step}": at(step), f"shaken {step}": at(step, 1 + SENSITIVITY)}
+    seen = {"onward": at(0), "onward 1": at(1, extra=turn), "onward 2": at(2, extra=turn)}
+    found = same_steps(lab.run("onward", moments), lab.run("crossed", seen), origin="dp1")
+    assert [f.subject for f in found if isinstance(f, Violation)] == broken
+
+
+@pytest.mark.parametrize(
+    ("samples", "draws", "excused"),
+    [
+        ([(0,), (1,)], [("x",), ("y",)], True),
+        ([(0,), (1,)], [("x",), ("x",)], False),
+        ([(1,), (0,)], [("x",), ("y",)], True),
+        ([(0,), (2,)], [("x",), ("y",)], False),
+        ([(), ()], [("x",), ("y",)], False),
+    ],
+    ids=["own noise", "the same data", "other ranks", "other samples", "untold samples"],
+)
+def test_noise_of_its_own_excuses_other_steps(
+    lab: Lab, samples: list[tuple[int, ...]], draws: list[tuple[str, ...]], excused: bool
+) -> None:
+    """Not where the samples are others, or nobody tells which they are."""
+    origin, run = saving_side(lab), elsewhere(lab, ("a", 0.5))
+    for evidence, ids, states in (
+        (origin, [(0,), (1,)] if any(samples) else samples, [("x",), ("x",)]),
+        (run, samples, draws),
+    ):
+        for journal, own, drawn in zip(evidence.ranks, ids, states, strict=True):
+            for step in (1, 2):
+                journal.facts[f"sample_ids onward {step}"] = own
+                journal.facts[f"own draws onward {step}"] = drawn
+    found = same_steps(origin, run, origin="dp1")
+    if excused:
+        with pytest.raises(NotCovered, match="noise from generators of the trainer's own"):
+            list(found)
+    else:
+        assert any(isinstance(finding, Violation) for finding in found)

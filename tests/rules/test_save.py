@@ -92,6 +92,24 @@ def test_keys(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefix", "meant", "broken"),
+    [
+        ("net.", False, ["net.*"]),
+        ("net.", True, []),
+        ("module.", True, ["module.*"]),
+        ("net._orig_mod.", True, ["net._orig_mod.*"]),
+    ],
+)
+def test_a_prefix_that_the_serial_load_takes_off(
+    lab: Lab, prefix: str, meant: bool, broken: list[str]
+) -> None:
+    """A program's own prefix is its format; a wrapper's is an accident, whoever takes it off."""
+    record = case(lab, file_of(model(lab), prefix=prefix))
+    record = replace(record, declared=replace(record.declared, loads_serially=meant))
+    assert subjects("SAVE-04", record) == broken
+
+
+@pytest.mark.parametrize(
     "value", [[1.0, 2.0], [1.0, 2.0, 3.5], [-1.0, 2.0, 3.0]], ids=["shard", "other", "sign"]
 )
 def test_values(lab: Lab, value: list[float]) -> None:
