@@ -29,4 +29,11 @@ HEALTHY = (
     "pytest_cplife.selftest.trainers.finetune:Adapter",
     "pytest_cplife.selftest.trainers.averaged:Adapter",
     "pytest_cplife.selftest.trainers.averaged:Later",
+    "pytest_cplife.selftest.trainers.in_backward:Adapter",
+    "pytest_cplife.selftest.trainers.complex_weights:Adapter",
+    "pytest_cplife.selftest.trainers.two_schedules:Adapter",
+    "pytest_cplife.selftest.trainers.prefixed:Adapter",
+    "pytest_cplife.selftest.trainers.own_noise:Adapter",
+    "pytest_cplife.selftest.trainers.own_noise:Kept",
+    "pytest_cplife.selftest.trainers.own_noise:Global",
 )
