@@ -235,7 +235,8 @@ class TrainingRun(ABC):
     def save_sharded_async(self, path: Path) -> PendingSave:
         """Capability. Begin what :meth:`save_sharded` writes, and return before it is written.
 
-        From then on the state may change. The next save may be begun when this one has ended.
+        From then on the state may change. A save that is begun before this one has ended waits for
+        it, or is refused on every rank.
         """
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from pytest_cplife.rules.interruptions import (
 from pytest_cplife.rules.model import Finding
 from pytest_cplife.rules.parts import compare_parts
 
-UNFOLLOWED = "the save writes where it cannot be followed (torch.save to a path writes in C++)"
+UNFOLLOWED = "the save writes where it cannot be followed (neither in Python nor by torch.save)"
 
 
 @interrupted(

@@ -57,7 +57,7 @@ def begun(rank: Rank, order: Order) -> None:
     """Begin a save, go on for a step and spoil all tensors before anything can be written."""
     stage = set_stage(rank, order)
     run = stage.start()
-    if not _offers(stage, run):
+    if not offers(stage, run):
         return
     train_to_save_point(stage, run)
     stage.recorder.moment("before save", run)
@@ -96,7 +96,7 @@ def begun_in_vain(rank: Rank, order: Order) -> None:
     """The last rank's disk is full for the writers; then a further save, which could be made."""
     stage = set_stage(rank, order)
     run = stage.start()
-    if not _offers(stage, run):
+    if not offers(stage, run):
         return
     train_to_save_point(stage, run)
     writers = Writers(order.output.parent, fail=rank.rank == rank.world_size - 1)
@@ -119,13 +119,16 @@ def _save(run: TrainingRun, path: Path) -> Callable[[], None]:
     return save
 
 
-def _offers(stage: Stage, run: TrainingRun) -> bool:
+def offers(stage: Stage, run: TrainingRun) -> bool:
+    """Whether the run saves in the background; where it does not, that is noted and it ends."""
     lacking = [name for name in _NEEDS if name not in stage.offered(run)]
     why = f"capability {', '.join(lacking)} is not offered" if lacking else ""
     if not stage.rank.own_process:
         why = "ranks that share a process cannot communicate in the background"
     if why:
-        stage.recorder.absent(why, "before save", "layout", "at the wait")
+        stage.recorder.absent(
+            why, *("before save", "layout", "at the wait", "first save", "after load", "refused")
+        )
         stage.close(run)
     return not why
 

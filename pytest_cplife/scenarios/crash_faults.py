@@ -1,7 +1,8 @@
 """A disk that fails, or a rank that dies, in the middle of a save: made from outside.
 
 Nothing is known of the trainer. A limit on the size of files stops every writer, also those in
-C++, at a chosen byte; Python's audit events tell of renames before they are made.
+C++, at a chosen byte; Python's audit events tell of renames before they are made. Of what
+``torch.save`` writes to a path, which it does in C++, an event of the suite's own tells.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
+
+FINISHING = "cplife.finishing"
+"""The event before torch ends a file that it writes by path: most is there, and it is not whole."""
 
 Listener = Callable[[str, tuple[Any, ...]], None]
 
@@ -38,6 +44,7 @@ def listening(listener: Listener, own_process: bool) -> Iterator[None]:
     global _hooked
     if not _hooked:
         sys.addaudithook(_hook)
+        _announce_torchs_writer()
         _hooked = True
     entry = (None if own_process else threading.get_ident(), listener)
     _listeners.append(entry)
@@ -58,6 +65,22 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
                 listener(event, arguments)
     finally:
         _inside.listener = False
+
+
+def _announce_torchs_writer() -> None:
+    """Have torch's writer of files tell when it is about to end one."""
+    # Private, and the only place between the first byte and the last one; where a torch has none,
+    # such saves are as unseen as they are without it.
+    writer: Any = getattr(torch.serialization, "_open_zipfile_writer_file", None)
+    if writer is None:
+        return
+    end = writer.__exit__
+
+    def __exit__(self: Any, *error: Any) -> None:
+        sys.audit(FINISHING, self.name)
+        end(self, *error)
+
+    writer.__exit__ = __exit__
 
 
 class Renames:

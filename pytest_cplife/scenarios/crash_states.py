@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest, unnumbered
-from pytest_cplife.scenarios.crash_faults import below
+from pytest_cplife.scenarios.crash_faults import FINISHING, below
 
 _OPERATIONS = {
     "open": "opening",
@@ -26,6 +26,7 @@ _OPERATIONS = {
     "os.link": "linking",
     "os.symlink": "linking",
     "os.truncate": "truncating",
+    FINISHING: "finishing",
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _DECISIVE = ("renaming", "removing", "linking")

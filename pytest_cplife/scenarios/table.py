@@ -22,6 +22,7 @@ from pytest_cplife.scenarios import (
     marked,
     midway,
     onward,
+    overlapping,
     relays,
     scripts,
     sharded,
@@ -143,6 +144,14 @@ RUNS = {
             source_phase="wait",
         ),
         RunKind("begun in vain", background.begun_in_vain),
+        RunKind("begun twice", overlapping.begun_twice),
+        RunKind(
+            "begun twice again",
+            overlapping.begun_twice_again,
+            lane="resume",
+            after="begun twice",
+            source_phase="close",
+        ),
         RunKind(
             "exporting",
             exporting.exporting,

@@ -82,11 +82,18 @@ class PointerOfEachRank(keeping.Keeping):
         return folder / f"{keeping.POINTER}-{rank}"
 
 
-@plant(keeping.Adapter, rule="CRASH-34", subject="the first save", mesh="fsdp=2", public=("B137",))
+@plant(
+    keeping.Adapter,
+    rule="CRASH-34",
+    subject="first save into (advancing)",
+    mesh="fsdp=2",
+    public=("B137",),
+)
 class ListsBeforeThereIsAFolder(keeping.Keeping):
     """All ranks list what is to be removed, which the first one has not made yet."""
 
     def save_into(self, folder: Path) -> None:
+        self.barrier()
         if self.ctx.rank == 0:
             folder.mkdir(exist_ok=True)
         assert len(list(folder.iterdir())) < 99

@@ -35,8 +35,20 @@ class Pending:
         self._run = run
         self._written = written
         self._publish = publish
+        self._error: RuntimeError | None = None
+        self.ended = False
 
     def result(self) -> None:
+        if not self.ended:
+            self.ended = True
+            try:
+                self._end()
+            except RuntimeError as error:
+                self._error = error
+        if self._error is not None:
+            raise self._error
+
+    def _end(self) -> None:
         try:
             self._written.result()
         except CheckpointException as error:
@@ -48,6 +60,7 @@ class Sharded(fsdp2.Fsdp2Run):
     """Adds `save_sharded` and `load_sharded`, and a save in the background."""
 
     writers: dist.ProcessGroup | None = None
+    pending: Pending | None = None
 
     def save_sharded(self, path: Path) -> None:
         unfinished = path.with_name(f"{path.name}.unfinished")
@@ -56,11 +69,14 @@ class Sharded(fsdp2.Fsdp2Run):
         on_rank_zero(self.ctx, lambda: self.publish(unfinished, path, self.sharded_rest()))
 
     def save_sharded_async(self, path: Path) -> PendingSave:
+        if self.pending is not None and not self.pending.ended:
+            self.pending.result()
         unfinished = path.with_name(f"{path.name}.unfinished")
         on_rank_zero(self.ctx, lambda: self.prepare(path, unfinished))
         rest = self.sharded_rest()
         written = self.begin_tensors(unfinished)
-        return Pending(self, written, lambda: self.publish(unfinished, path, rest))
+        self.pending = Pending(self, written, lambda: self.publish(unfinished, path, rest))
+        return self.pending
 
     def begin_tensors(self, folder: Path) -> Future[Any]:
         """Copy the tensors, and write them in a thread that has a group to itself."""

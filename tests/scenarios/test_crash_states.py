@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest
@@ -30,6 +31,7 @@ def test_each_state_that_a_save_goes_through_is_kept(tmp_path: Path) -> None:
         unfinished.rename(path)
         path.with_name("checkpoint.old").unlink()
     assert [state.name for state in watch.seen] == [
+        "generation 2, rank 0 before finishing .checkpoint.#",
         "generation 2, rank 0 before renaming checkpoint",
         "generation 2, rank 0 before renaming .checkpoint.#",
         "generation 2, rank 0 before removing checkpoint.old",
@@ -37,13 +39,33 @@ def test_each_state_that_a_save_goes_through_is_kept(tmp_path: Path) -> None:
     held = [{entry.name for entry in (book.root / s.tree).iterdir()} for s in watch.seen]
     assert held == [
         {"checkpoint", ".checkpoint.0123456789ab"},
+        {"checkpoint", ".checkpoint.0123456789ab"},
         {"checkpoint.old", ".checkpoint.0123456789ab"},
         {"checkpoint.old", "checkpoint"},
     ]
-    first, second, third = watch.seen
+    begun, first, second, third = watch.seen
+    half = (book.root / begun.tree / unfinished.name).read_bytes()
+    assert half != (book.root / first.tree / unfinished.name).read_bytes()
+    assert not begun.decisive
     assert (book.root / first.tree / "checkpoint").read_bytes() == b"older"
     assert (first.decisive, second.checkpoint) == (True, "")
     assert third.checkpoint == tree_digest(path)
+
+
+def test_a_file_that_torch_writes_in_place_is_seen_in_mid_write(tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "checkpoint"
+    path.parent.mkdir()
+    torch.save(torch.zeros(3), path)
+    older = tree_digest(path)
+    book, watch = watched(tmp_path, path)
+    with listening(watch, own_process=True):
+        torch.save(torch.ones(30_000), path)
+    (state,) = watch.seen
+    assert state.name == "generation 2, rank 0 before finishing checkpoint"
+    assert state.checkpoint not in (older, tree_digest(path))
+    with pytest.raises(RuntimeError):
+        torch.load(book.root / state.tree / path.name)
+    assert torch.load(path).sum() == 30_000
 
 
 def test_what_changes_nothing_is_no_instant(tmp_path: Path) -> None:
