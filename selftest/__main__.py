@@ -32,6 +32,8 @@ def main() -> None:
         for fault in FAULTS + UNSEEN
         if not given.names or any(part in fault.adapter_ref for part in given.names)
     ]
+    if not faults:
+        parser.error(f"no fault has any of {given.names} in its name; docs/faults.md lists them")
     tally: Counter[str] = Counter()
     found = []
     # A page goes to a file; what is under way is for whoever waits for it.
