@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_cplife.evidence.records import TensorRecord, stranger_shape
-from pytest_cplife.evidence.run import RunEvidence, Unanswered
+from pytest_cplife.evidence.run import Moment, RunEvidence, TensorColumns, Unanswered
 from pytest_cplife.evidence.trace import StepRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import replicas_agree
@@ -258,7 +258,8 @@ def weight_replicas(case: Case) -> Iterator[Finding]:
     "GRAD-08",
     "gradients equal the serial ones",
     statement="Without dropout, the gradients that the first step is made with (reduced, clipped)"
-    " are the serial run's, within the rounding of sums in another order.",
+    " are the serial run's, within the rounding of sums in another order. Where an optimizer holds"
+    " flattened parameters, its first moments tell of them.",
     why="A gradient that is off by a factor, a row or a rank's share trains another model, and Adam"
     " hides the factor.",
     cause="A missing or a doubled reduction, a mean over the wrong group, a norm of local parts, or"
@@ -267,22 +268,54 @@ def weight_replicas(case: Case) -> Iterator[Finding]:
 )
 def gradient_parity(case: Case) -> Iterator[Finding]:
     serial, run = case["serial"], case["parity"]
-    wanted = _merged(serial.steps("first")[0])
-    if not wanted:
+    gradients = _merged(serial.steps("first")[0])
+    if not gradients:
         yield Violation("gradients", "some in the serial run", "none", "serial: first step")
     yield from completes(case, "GRAD-08", "parity")
-    if holds_flattened(run.at("after first step")):
-        raise NotCovered(FLATTENED)
-    tables = [_merged(steps) for steps in run.steps("first")]
-    shared = set.intersection(*map(set, tables))
-    observed = {name: [table[name] for table in tables] for name in shared}
-    found = list(gradients_equal(run.assembler, wanted, observed))
+    after = run.at("after first step")
+    if holds_flattened(after):
+        wanted = _first_moments(serial.at("after first step"))
+        observed = _columns_of_moments(after)
+        if not wanted.keys() & observed.keys():
+            raise NotCovered(FLATTENED)
+        kept_in = {name: _dtype_of(after, name) for name in wanted}
+        found = list(gradients_equal(run.assembler, wanted, observed, kept_in))
+    else:
+        tables = [_merged(steps) for steps in run.steps("first")]
+        shared = set.intersection(*map(set, tables))
+        observed = {name: [table[name] for table in tables] for name in shared}
+        found = list(gradients_equal(run.assembler, gradients, observed))
     if any(isinstance(finding, Violation) for finding in found):
         if other_draws(serial, run, ("first",)):
             raise NotCovered(OWN_NOISE)
-        if _noisy(serial, wanted):
+        if _noisy(serial, gradients):
             raise NotCovered("noise that is not dropout moves the serial run's own gradients")
     yield from found
+
+
+_OF_THE_GRADIENT = ("exp_avg", "momentum_buffer")
+"""Entries of optimizer state that are a multiple of the gradient after the first step."""
+
+
+def _columns_of_moments(moment: Moment) -> TensorColumns:
+    """Per name of such an entry, ``fqn[entry]``, its record on each rank.
+
+    Of an optimizer over flattened parameters nothing else tells which gradient it has stepped with.
+    """
+    return {
+        name: records
+        for name, records in moment.optimizer_tensors.items()
+        if name.rpartition("[")[2].removesuffix("]") in _OF_THE_GRADIENT
+    }
+
+
+def _first_moments(moment: Moment) -> dict[str, TensorRecord]:
+    return {name: records[0] for name, records in _columns_of_moments(moment).items()}
+
+
+def _dtype_of(moment: Moment, entry: str) -> str:
+    """The dtype of the parameter whose entry it is, in which its gradient was."""
+    return moment.parameters[entry.rpartition("[")[0]][0].dtype
 
 
 def _noisy(serial: RunEvidence, wanted: Mapping[str, TensorRecord]) -> bool:

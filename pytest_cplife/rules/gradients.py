@@ -27,12 +27,14 @@ def gradients_equal(
     assembler: Assembler,
     expected: Mapping[str, TensorRecord],
     observed: Mapping[str, Sequence[TensorRecord]],
+    kept_in: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
     """Find gradients that are not the serial ones within rounding.
 
     Args:
-        expected: the serial gradients by FQN.
+        expected: the serial gradients by FQN, or what is proportional to them.
         observed: the distributed ones, one record per rank.
+        kept_in: by the same names, the dtypes that gradients have had on the way.
     """
     serial = {name: assembler.full([record]) for name, record in expected.items()}
     top = max((float(g.abs().max()) for g in serial.values() if g.numel()), default=0.0)
@@ -49,7 +51,10 @@ def gradients_equal(
             yield Violation(name, "the serial gradient", str(problem), _MOMENT)
             continue
         scale = max(float(wanted.abs().max()) if wanted.numel() else 0.0, _SMALL * top)
-        budget = _ROUNDINGS * _unit(wanted, seen) * scale
+        dtypes = [wanted.dtype, seen.dtype]
+        if kept_in and name in kept_in:
+            dtypes.append(getattr(torch, kept_in[name].removeprefix("torch.")))
+        budget = _ROUNDINGS * _unit(*dtypes) * scale
         worst = max(worst, gap.max_abs / budget if budget else 0.0)
         if gap.max_abs > budget:
             yield Violation(
@@ -64,12 +69,12 @@ def gradients_equal(
     yield Measurement(f"gradients against the serial ones ({len(serial)}), of budget", worst, 1.0)
 
 
-def _unit(*tensors: torch.Tensor) -> float:
+def _unit(*dtypes: torch.dtype) -> float:
     """The rounding unit of a sum: of float32, or of a coarser dtype that it is kept in.
 
     Half precision sums in float32 and rounds once, so that a few units of its own are enough.
     """
-    units = [torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point()]
+    units = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point]
     coarse = max(units, default=0.0)
     return max(torch.finfo(torch.float32).eps, coarse / 64 if coarse > _HALF else coarse)
 

@@ -61,3 +61,14 @@ class SavesMomentsOnce(epoch_end.Fsdp2Run):
             for entries in saved[0].get("state", {}).values():
                 entries["exp_avg"] = torch.zeros_like(entries["exp_avg"])
         return saved
+
+
+@plant(zero1.Adapter, rule="GRAD-08", subject="embed.weight[exp_avg]", mesh="dp=2")
+class StepsOnItsOwnGradient(zero1.Zero1Run):
+    """No rank's gradient is added to another's: each part is stepped with one rank's own."""
+
+    def reduce_gradients(self) -> None:
+        own = {name: parameter.grad for name, parameter in self.flat.parameters.items()}
+        given = {name: grad for name, grad in own.items() if grad is not None}
+        zeros = {n: torch.zeros_like(p) for n, p in self.flat.parameters.items() if n not in given}
+        self.master.grad = self.flat.own(self.flat.flatten(given | zeros))
