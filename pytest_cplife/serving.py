@@ -49,21 +49,24 @@ class First:
         from pytest_cplife.launchers.collecting import uncollected
 
         with uncollected():
-            from pytest_cplife.launchers.torchrun.entry import lead
+            from pytest_cplife.launchers.torchrun.entry import NowhereToMeet, lead
 
-        with lead(me, _patience(config)) as role:
-            # Whatever goes wrong from here on, the others are let go.
-            try:
-                _refuse_workers(config)
-                result = yield
-            except pytest.UsageError:
-                role.status = pytest.ExitCode.USAGE_ERROR
-                raise
-            loss = "" if result else role.loss()
-            if loss:
-                print(f"cplife: {loss}", file=sys.stderr, flush=True)
-                result = pytest.ExitCode.TESTS_FAILED
-            role.status = int(result or 0)
+        try:
+            with lead(me, _patience(config)) as role:
+                # Whatever goes wrong from here on, the others are let go.
+                try:
+                    _refuse_workers(config)
+                    result = yield
+                except pytest.UsageError:
+                    role.status = pytest.ExitCode.USAGE_ERROR
+                    raise
+                loss = "" if result else role.loss()
+                if loss:
+                    print(f"cplife: {loss}", file=sys.stderr, flush=True)
+                    result = pytest.ExitCode.TESTS_FAILED
+                role.status = int(result or 0)
+        except NowhereToMeet as error:
+            raise pytest.UsageError(f"--cplife-launcher={_NAME}: {error}") from None
         return result
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 
-from tests.launchers_torchrun.starting import HERE, Said, run, slurm_task, torchrun
+from tests.launchers_torchrun.starting import HERE, Said, free_port, run, slurm_task, torchrun
 
 REFERENCE = "--cplife-adapter=pytest_cplife.reference_impl:Adapter"
 MESHES = ("--cplife-mesh=dp=2", "--cplife-mesh=dp=2,cp=2")
@@ -61,7 +62,7 @@ def test_half_of_the_variables() -> None:
 
 
 def test_workers_of_xdist_are_refused() -> None:
-    said = run(slurm_task(REFERENCE, "-n", "2"), **ALONE)
+    said = run(slurm_task(REFERENCE, "-n", "2"), **ALONE, MASTER_PORT=str(free_port()))
     assert said.status == 4
     assert "leave out -n" in said.text
 
@@ -71,13 +72,28 @@ def test_ranks_that_never_come_are_named_in_time() -> None:
         slurm_task("--cplife-timeout=1", f"{HERE}/nodes.py", "-k", "alone_on_its_node"),
         SLURM_PROCID="0",
         SLURM_NTASKS="3",
+        MASTER_PORT=str(free_port()),  # that of no job is the same for all who run these tests
     )
     assert said.status == 2, said.text
     assert "SLURM was to start 3 ranks, but ranks 1, 2 did not come within 1 s" in said.text
 
 
 def test_rank_0_that_never_comes_is_told_by_the_others() -> None:
-    said = run(slurm_task("--cplife-timeout=1", REFERENCE), SLURM_PROCID="1", SLURM_NTASKS="2")
+    said = run(
+        slurm_task("--cplife-timeout=1", REFERENCE),
+        SLURM_PROCID="1",
+        SLURM_NTASKS="2",
+        MASTER_PORT=str(free_port()),
+    )
     assert said.status == 1
     assert "cplife: rank 1 ends: rank 0 was not reached at 127.0.0.1:" in said.text
     assert reports(said) == 0
+
+
+def test_a_meeting_place_that_is_taken_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = run(slurm_task(REFERENCE), **ALONE, MASTER_PORT=port)
+    assert said.status == 4, said.text
+    assert f"--cplife-launcher=torchrun: rank 0 cannot be met at 127.0.0.1:{port} (" in said.text
+    assert "Traceback" not in said.text and "MASTER_PORT choose another place" in said.text

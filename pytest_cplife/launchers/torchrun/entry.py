@@ -46,6 +46,10 @@ class Lead:
         return self._hub.loss()
 
 
+class NowhereToMeet(RuntimeError):
+    """The others cannot reach rank 0 where they have been told to."""
+
+
 @contextlib.contextmanager
 def lead(given: Given, timeout: float) -> Iterator[Lead]:
     """Be rank 0 inside the block; at its end, let the others go.
@@ -53,6 +57,9 @@ def lead(given: Given, timeout: float) -> Iterator[Lead]:
     Args:
         given: what this process was started as.
         timeout: seconds that the others have to come.
+
+    Raises:
+        NowhereToMeet: the port is taken, or cannot be had on this machine.
     """
     global _hub
     listener, address = listen(given.host)
@@ -62,8 +69,15 @@ def lead(given: Given, timeout: float) -> Iterator[Lead]:
     me, orderly = Lead(_hub), False
     store = None
     try:
-        store = _meet(given, timeout)
-        store.set(_key(given), str(address))
+        try:
+            store = _meet(given, timeout)
+            store.set(_key(given), str(address))
+        except RuntimeError as error:
+            first = str(error).strip().partition("\n")[0]
+            raise NowhereToMeet(
+                f"rank 0 cannot be met at {given.host}:{given.port} ({first}); "
+                "MASTER_ADDR and MASTER_PORT choose another place"
+            ) from error
         yield me
         orderly = me.status != 2  # after an interrupt nobody is waited for
     except RunEnded:
