@@ -7,13 +7,12 @@ does.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 
 from pytest_cplife.selftest.catalogue import FAULTS, UNSEEN
 from pytest_cplife.selftest.listing import listing
-from pytest_cplife.selftest.matrix import page, rows
+from pytest_cplife.selftest.matrix import page, read_rows, rows
 
 
 def main() -> None:
@@ -22,10 +21,13 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print docs/faults.md; judge nothing")
     parser.add_argument("--lanes", type=int, default=1, help="processes that judge; default: 1")
     parser.add_argument("--rows", type=Path, help="keep results in this file, and go on from it")
-    parser.add_argument("--page", action="store_true", help="print docs/kill-matrix.md at the end")
+    parser.add_argument("--page", type=Path, help="print such a file as a page; judge nothing")
     given = parser.parse_args()
     if given.list:
         print(listing(), end="")
+        return
+    if given.page:
+        print(page(FAULTS + UNSEEN, read_rows(given.page)), end="")
         return
     faults = [
         fault
@@ -35,21 +37,15 @@ def main() -> None:
     if not faults:
         parser.error(f"no fault has any of {given.names} in its name; docs/faults.md lists them")
     tally: Counter[str] = Counter()
-    found = []
-    # A page goes to a file; what is under way is for whoever waits for it.
-    out = sys.stderr if given.page else sys.stdout
     for fault, row in zip(faults, rows(faults, given.lanes, given.rows), strict=True):
-        found.append(row)
         verdict = row.verdict(fault.rule)
         tally[verdict] += 1
         rest = [f"({len(row.blocked)} blocked)"] if row.blocked else []
         rest += [f"CRASHED: {' '.join(row.crashed)}"] if row.crashed else []
         name = f"{fault.name} [{fault.mesh}]"
         line = f"{verdict:6} {fault.rule:10} {name:42} {' '.join([*row.failed, *rest])}"
-        print(line, file=out, flush=True)
-    print(dict(tally), file=out)
-    if given.page:
-        print(page(faults, found), end="")
+        print(line, flush=True)
+    print(dict(tally))
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class Assembler:
 
     def _local(self, record: TensorRecord) -> torch.Tensor:
         assert record.digest is not None
-        return self.store.get(record.digest, record.dtype, record.local_shape)
+        return self.store.get(record.digest, record.stored_dtype, record.local_shape)
 
 
 def geometry_problem(records: Sequence[TensorRecord]) -> str:
@@ -105,6 +105,8 @@ def geometry_problem(records: Sequence[TensorRecord]) -> str:
                     f"{what} is {_show(getattr(first, what))} on rank 0"
                     f" but {_show(getattr(record, what))} on rank {rank}"
                 )
+        if record.local_dtype:
+            return f"rank {rank} holds {record.local_dtype} in a tensor of {record.dtype}"
         if first.mesh is None or record.mesh is None:
             continue
         if record.mesh.shape != first.mesh.shape or record.mesh.names != first.mesh.names:

@@ -94,6 +94,7 @@ def view_tensor(tensor: torch.Tensor, store: TensorStore, *, keep: bool = True) 
         storage_bytes=storage.nbytes(),
         alias=storage.data_ptr() if readable and storage.nbytes() else id(tensor),
         identity=id(tensor),
+        local_dtype="" if local.dtype == tensor.dtype else str(local.dtype),
     )
 
 

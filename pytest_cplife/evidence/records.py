@@ -79,6 +79,8 @@ class TensorRecord:
     part in the store; None where there are none to read (a meta tensor). `alias` is equal
     for tensors that share storage, `identity` for the very same object; both are good
     within one process only. `storage_bytes` is the size of the storage behind the local part.
+    `local_dtype` is the dtype of a DTensor's local part where that is not `dtype`, as a cast of
+    its ``.data`` leaves it.
     """
 
     kind: Kind
@@ -95,6 +97,12 @@ class TensorRecord:
     storage_bytes: int
     alias: int
     identity: int
+    local_dtype: str = ""
+
+    @property
+    def stored_dtype(self) -> str:
+        """The dtype of the bytes that `digest` names."""
+        return self.local_dtype or self.dtype
 
     @property
     def numel(self) -> int:

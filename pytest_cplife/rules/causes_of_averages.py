@@ -132,7 +132,10 @@ def _file(case: Case) -> tuple[FileRecord, Moment]:
 
 
 def _file_has(case: Case, violations: Sequence[Violation], part: str, live: TensorColumns) -> bool:
-    file, _ = _file(case)
+    file, state = _file(case)
+    told = [state.parameters[name][0] for name in subjects(violations) & set(state.parameters)]
+    if told and not any(parameter.requires_grad for parameter in told):
+        return False  # the average of what never moves is the weight itself, and tells nothing
     table = (file.model if part == "model" else file.ema) or {}
     held = {name: [r] for name, r in table.items() if isinstance(r, TensorRecord)}
     return _full_alike(case, held, live, subjects(violations))

@@ -125,7 +125,7 @@ def _local_gap(assembler: Assembler, left: TensorRecord, right: TensorRecord) ->
     if left.digest is None or right.digest is None:
         return math.inf
     parts = [
-        assembler.store.get(record.digest or "", record.dtype, record.local_shape)
+        assembler.store.get(record.digest or "", record.stored_dtype, record.local_shape)
         for record in (left, right)
     ]
     return difference(*parts).max_abs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.evidence.records import Record, TensorRecord
 from pytest_cplife.evidence.run import Moment, Unanswered
 from pytest_cplife.rules.case import Case
@@ -31,8 +32,8 @@ def diagnose(rule: Rule, case: Case, violations: Sequence[Violation]) -> str:
         try:
             if pattern.fits(case, violations):
                 return pattern.text
-        except Unanswered:
-            continue
+        except (Unanswered, CannotAssemble):
+            continue  # what a pattern asks about is not there, or is itself what is broken
     return ""
 
 

@@ -244,7 +244,7 @@ def is_zero(run: RunEvidence, record: Record) -> bool:
         return record.text in ("0", "0.0", "None", "False")
     if record.digest is None:
         return False
-    local = run.assembler.store.get(record.digest, record.dtype, record.local_shape)
+    local = run.assembler.store.get(record.digest, record.stored_dtype, record.local_shape)
     return not bool(local.any())
 
 

@@ -194,6 +194,9 @@ def test_what_does_not_fit_is_named_with_its_rank(store: TensorStore, assembler:
         "rank 1 holds (2, 2) where [S(0)] of (3, 2) over (3,) gives (1, 2)": of(
             good, 1, local_shape=(2, 2)
         ),
+        "rank 1 holds torch.bfloat16 in a tensor of torch.float32": of(
+            good, 1, local_dtype="torch.bfloat16"
+        ),
     }
     for text, records in wrong.items():
         assert geometry_problem(records) == text

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pytest_cplife.selftest.catalogue import FAULTS
 
+from pytest_cplife.evidence.assemble import CannotAssemble
 from pytest_cplife.mesh import MeshSpec
+from pytest_cplife.rules import diagnosis
+from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.diagnosis import PATTERNS
-from pytest_cplife.rules.model import Outcome
+from pytest_cplife.rules.model import Outcome, Violation
+from pytest_cplife.rules.pattern import Pattern
 from pytest_cplife.rules.registry import all_rules, get_rule
 from pytest_cplife.session import Session
 from pytest_cplife.settings import Settings
+from tests.rules.builders import Lab
 
 EXPECTED = [
     ("SavesOneShard", "SAVE-05", "shape of rank 0's shard"),
@@ -48,3 +54,16 @@ def test_patterns_name_rules_that_exist() -> None:
     named = {id for pattern in PATTERNS for id in pattern.rules}
     assert named
     assert named <= known
+
+
+def test_a_pattern_that_cannot_look_leaves_the_verdict_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fits(case: Case, violations: Sequence[Violation]) -> bool:
+        raise CannotAssemble("rank 1 holds (7,) where (6,) is due")
+
+    broken = Pattern(("GO-02",), "what it would say", fits)
+    sound = Pattern(("GO-02",), "what another says", lambda case, violations: True)
+    monkeypatch.setattr(diagnosis, "PATTERNS", (broken, sound))
+    found = (Violation("w", "this", "that"),)
+    assert diagnosis.diagnose(get_rule("GO-02"), lab.case(), found) == "what another says"
