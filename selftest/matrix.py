@@ -23,7 +23,7 @@ from pytest_cplife.suite import MESHLESS_GROUPS
 INTRODUCTION = """\
 # Kill matrix
 
-Every planted fault (`faults.md` says what is wrong in each) was judged by all rules. In the order
+Planted faults (`faults.md` says what is wrong in each), each judged by all rules. In the order
 of the suite: **bold** is the rule that has to find it; after it, or before, the others that fail
 on it as well. A rule that presumes one that has failed is blocked by it and judges nothing; how
 many were is in the last column. Faults of one mesh are judged on that mesh, so that rules which
