@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_cplife.evidence.records import TensorRecord, stranger_shape
 from pytest_cplife.evidence.run import Moment, RunEvidence, TensorColumns, Unanswered
@@ -278,7 +278,7 @@ def gradient_parity(case: Case) -> Iterator[Finding]:
         observed = _columns_of_moments(after)
         if not wanted.keys() & observed.keys():
             raise NotCovered(FLATTENED)
-        kept_in = {name: _dtype_of(after, name) for name in wanted}
+        kept_in = _dtypes(after, wanted)
         found = list(gradients_equal(run.assembler, wanted, observed, kept_in))
     else:
         tables = [_merged(steps) for steps in run.steps("first")]
@@ -313,9 +313,11 @@ def _first_moments(moment: Moment) -> dict[str, TensorRecord]:
     return {name: records[0] for name, records in _columns_of_moments(moment).items()}
 
 
-def _dtype_of(moment: Moment, entry: str) -> str:
-    """The dtype of the parameter whose entry it is, in which its gradient was."""
-    return moment.parameters[entry.rpartition("[")[0]][0].dtype
+def _dtypes(moment: Moment, entries: Iterable[str]) -> dict[str, str]:
+    """By entry the dtype of its parameter, in which the gradient was; a name that the model does
+    not have is another rule's to tell."""
+    owners = ((entry, moment.parameters.get(entry.rpartition("[")[0])) for entry in entries)
+    return {entry: records[0].dtype for entry, records in owners if records}
 
 
 def _noisy(serial: RunEvidence, wanted: Mapping[str, TensorRecord]) -> bool:

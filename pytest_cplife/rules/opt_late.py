@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.common import compare
-from pytest_cplife.rules.model import Finding
+from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
@@ -29,4 +29,6 @@ def late_counts(case: Case) -> Iterator[Finding]:
     counts = {name: records for name, records in saved.items() if name in loaded}
     found = {name: loaded[name] for name in counts}
     moment = "late: after load"
+    if not counts:
+        yield Violation("optimizer state", "step counts", "none of what was saved", moment)
     yield from compare(case, run.assembler, "optimizer state", counts, found, moment=moment)

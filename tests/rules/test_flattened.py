@@ -8,6 +8,7 @@ import pytest
 
 from pytest_cplife.evidence.records import GroupRecord, stranger, stranger_shape
 from pytest_cplife.evidence.run import Moment
+from pytest_cplife.rules.grad import _dtypes
 from pytest_cplife.rules.param import holds_flattened
 from tests.rules.builders import Lab
 
@@ -37,3 +38,10 @@ def test_what_counts_as_flattened(
 def test_names_of_strangers() -> None:
     assert stranger_shape(stranger((761,))) == "(761,)"
     assert stranger_shape("blocks.0.weight") == ""
+
+
+def test_moments_of_a_name_that_the_model_lacks_are_another_rules_to_tell(lab: Lab) -> None:
+    seen = Moment(
+        "parity", "after first step", lab.snapshots(parameters={"a": lab.replicated(1.0)})
+    )
+    assert _dtypes(seen, ["a[exp_avg]", "gone[exp_avg]"]) == {"a[exp_avg]": "torch.float32"}
