@@ -259,3 +259,15 @@ def test_a_step_of_no_length(lab: Lab) -> None:
     assert subjects("LOAD-11", still(lab, 0.5, "0.0")) == ["a"]
     with pytest.raises(NotCovered, match="its own lr"):
         violations("LOAD-11", still(lab, 0.5, "0.1"))
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(1_000_003.0, []), (1_000_448.0, ["a[step]"]), (None, ["optimizer state"])]
+)
+def test_late_step_counts(lab: Lab, count: float | None, found: list[str]) -> None:
+    def at(value: float | None) -> Any:
+        state = {} if value is None else {"a": {"step": lab.plain(value)}}
+        return lab.snapshots(**live(lab) | {"state": state})
+
+    moments = {"late": at(1_000_003.0), "late: after load": at(count)}
+    assert subjects("OPT-12", lab.case(lab.run("late", moments))) == found
