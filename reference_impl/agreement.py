@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import torch.distributed as dist
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -53,18 +54,6 @@ def agreed(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]
     _settle(doing, gather(_message(error), group), error)
 
 
-def each(doing: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
-    """Every rank's result of `work`, in rank order; else raises as `agreed` does.
-
-    One exchange for what a block under `agreed` and a `gather` after it need two for: between
-    ranks that share a machine's cores an exchange costs about a millisecond.
-    """
-    value, error = _tried(work)
-    found = gather((_message(error), value), group)
-    _settle(doing, [message for message, _ in found], error)
-    return [cast(T, value) for _, value in found]
-
-
 def first(doing: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Rank 0's result of `work`, which no other rank runs; else raises as `agreed` does."""
     value, error = _tried(work) if global_rank() == 0 else (None, None)
@@ -74,6 +63,60 @@ def first(doing: str, work: Callable[[], T], group: dist.ProcessGroup | None = N
     message, value = shared[0]
     _settle(doing, [message] + [None] * (world_size() - 1), error)
     return cast(T, value)
+
+
+def led(
+    doing: str,
+    mine: Callable[[], T],
+    lead: Callable[[Sequence[T]], Sequence[S]],
+    group: dist.ProcessGroup | None = None,
+) -> S:
+    """This rank's part of what rank 0 makes, with `lead`, of every rank's result of `mine`.
+
+    One round trip, and no rank but 0 hears of the others' results: with thousands of ranks they
+    are too much to tell everybody.
+
+    Args:
+        lead: told the results in rank order, answers in rank order. It must not communicate.
+
+    Raises:
+        CheckpointError: on every rank, as `agreed` does, also where `lead` raises.
+    """
+    value, error = _tried(mine)
+    reports = _to_rank_0((_message(error), value), group)
+    answers: list[tuple[list[str | None], S | None]] | None = None
+    if reports is not None:
+        failed = [message for message, _ in reports]
+        parts: Sequence[S | None] = [None] * len(reports)
+        if not any(failed):
+            made, error = _tried(lambda: lead([cast(T, value) for _, value in reports]))
+            failed[0] = _message(error)
+            parts = parts if made is None else made
+        answers = [(failed, part) for part in parts]
+    failed, part = _from_rank_0(answers, group)
+    _settle(doing, failed, error)
+    return cast(S, part)
+
+
+def _to_rank_0(value: T, group: dist.ProcessGroup | None) -> list[T] | None:
+    """Every rank's `value` on rank 0, None elsewhere."""
+    if world_size() == 1:
+        return [value]
+    values: list[T] | None = None
+    if global_rank() == 0:
+        values = [value] * world_size()
+    dist.gather_object(value, values, dst=0, group=group)
+    return values
+
+
+def _from_rank_0(values: Sequence[T] | None, group: dist.ProcessGroup | None) -> T:
+    """This rank's one of the `values` that rank 0 has."""
+    if world_size() == 1:
+        assert values is not None
+        return values[0]
+    mine: list[T | None] = [None]
+    dist.scatter_object_list(mine, None if values is None else list(values), src=0, group=group)
+    return cast(T, mine[0])
 
 
 def _tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:

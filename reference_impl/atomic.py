@@ -108,11 +108,19 @@ def begin(path: Path) -> Path:
     return fresh
 
 
-def publish(written: Path, path: Path, files: Mapping[str, FileRecord], **facts: Any) -> None:
+def publish(
+    written: Path,
+    path: Path,
+    files: Mapping[str, FileRecord],
+    unsynced: Iterable[str] = (),
+    **facts: Any,
+) -> None:
     """Give the directory `written` its manifest and make it `path`.
 
     Args:
-        files: the records that `seal` gave for all of its files.
+        files: the records of all of its files.
+        unsynced: those that `seal` has not made durable yet.
+        facts: what else the manifest is to tell.
     """
     manifest = {
         "format": FORMAT,
@@ -121,7 +129,7 @@ def publish(written: Path, path: Path, files: Mapping[str, FileRecord], **facts:
         **facts,
     }
     (written / MANIFEST).write_text(_json(manifest))
-    with _syncing([written / MANIFEST, written]):
+    with _syncing([written / MANIFEST, *(written / name for name in unsynced), written]):
         pass
     old = None
     if path.exists():

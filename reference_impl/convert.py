@@ -16,7 +16,8 @@ from . import atomic
 from .checkpoint import read_plain, write_file
 from .dcp_metadata import CheckedReader, read_metadata
 from .formats import FORMAT, FORMAT_VERSION
-from .shard_files import COMMON, rank_file, write_shards
+from .shard_files import COMMON, rank_file
+from .shard_writer import write_shards
 from .skeleton import join
 
 

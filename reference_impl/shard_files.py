@@ -1,4 +1,4 @@
-"""The files of a distributed checkpoint: written beside, checked, published; read and checked.
+"""The files of a distributed checkpoint, read and checked; `shard_writer` writes them.
 
 ``.metadata`` and ``__R_N.distcp`` are DCP's and hold tensors only. ``state.pt`` holds what is
 not a tensor and the same for all ranks, ``rank-R.pt`` what each rank has of its own;
@@ -7,8 +7,6 @@ not a tensor and the same for all ranks, ``rank-R.pt`` what each rank has of its
 
 from __future__ import annotations
 
-import pickle
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,21 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from . import atomic
-from .agreement import CheckpointError, agreed, each, first, global_rank, world_size
+from .agreement import agreed, first, global_rank, world_size
 from .arena import empty_tensors
 from .dcp_metadata import CheckedReader, read_metadata
 from .direct_reader import DirectReader
-from .skeleton import join, split
+from .skeleton import join
 from .topology import global_dtensor
 
 T = TypeVar("T")
@@ -41,83 +36,6 @@ COMMON = "state.pt"
 def rank_file(rank: int) -> str:
     """The file of one rank's own values."""
     return f"rank-{rank:05d}.pt"
-
-
-def write_shards(
-    tree: Mapping[str, Any],
-    own: Mapping[str, Any],
-    path: Path,
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Write `tree`, which the ranks have together, and each rank's `own` to `path`. Collective."""
-    doing, rank = f"cannot save {path}", global_rank()
-    tensors: dict[str, Tensor] = {}
-    skeleton: Any = None
-
-    def begin() -> Path | None:
-        nonlocal tensors, skeleton
-        found, skeleton = split(tree)
-        tensors = {key: tensor.detach().contiguous() for key, tensor in found.items()}
-        return atomic.begin(path) if rank == 0 else None
-
-    folder = each(doing, begin, group)[0]
-    assert folder is not None
-    try:
-        _save_tensors(tensors, folder, group, doing)
-        sealed = each(doing, lambda: _seal(folder, own, skeleton), group)
-        with agreed(doing, group):
-            if rank == 0:
-                records = {name: record for part, _ in sealed for name, record in part.items()}
-                objects = any(flag for _, flag in sealed)
-                atomic.publish(folder, path, records, world_size=len(sealed), objects=objects)
-    except CheckpointError:
-        if rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _save_tensors(
-    tensors: dict[str, Tensor], folder: Path, group: dist.ProcessGroup | None, doing: str
-) -> None:
-    # Made durable later, while the checksums are taken.
-    writer = FileSystemWriter(folder, overwrite=False, sync_files=False)
-    try:
-        save(
-            tensors,
-            storage_writer=writer,
-            process_group=group,
-            no_dist=not dist.is_initialized(),
-        )
-    except (Exception, CheckpointException) as error:  # the latter is no Exception
-        raise CheckpointError(f"{doing}: {error}") from error
-
-
-def _seal(
-    folder: Path, own: Mapping[str, Any], skeleton: Any
-) -> tuple[dict[str, atomic.FileRecord], bool]:
-    """Write what is no tensor and make all of this rank's files durable.
-
-    Returns:
-        Their records by name, and whether any of them holds objects.
-    """
-    rank = global_rank()
-    names = [rank_file(rank), *(file.name for file in folder.glob(f"__{rank}_*"))]
-    torch.save(dict(own), folder / rank_file(rank))
-    objects = not _loads_restricted(folder / rank_file(rank))
-    if rank == 0:
-        torch.save(skeleton, folder / COMMON)
-        objects = objects or not _loads_restricted(folder / COMMON)
-        read_metadata(folder)  # every tensor is tiled exactly once
-        names += [COMMON, ".metadata"]
-    return atomic.seal(folder / name for name in names), objects
-
-
-def _loads_restricted(path: Path) -> bool:
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        return False
-    return True
 
 
 def read_shards(

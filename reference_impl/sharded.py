@@ -25,7 +25,8 @@ from torch.optim import Optimizer
 from .checkpoint import commit_model, stage_model
 from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
 from .plain import map_leaves, outside_inference
-from .shard_files import read_shards, write_shards
+from .shard_files import read_shards
+from .shard_writer import write_shards
 from .skeleton import split
 
 T = TypeVar("T")

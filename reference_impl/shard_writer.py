@@ -1,0 +1,144 @@
+"""A distributed checkpoint, written: planned together, sealed by each rank, published by rank 0.
+
+``torch.distributed.checkpoint.save`` does the first half of this with two round trips between the
+ranks, one to plan and one to finish; what it writes is neither whole nor checked before it shows.
+Here its planner and its writer do the same, and our checks, checksums and agreements travel on
+those two round trips: integrity costs no message of its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
+
+from . import atomic, dcp_metadata
+from .agreement import CheckpointError, global_rank, led
+from .shard_files import COMMON, rank_file
+from .skeleton import split
+
+Records = dict[str, atomic.FileRecord]
+
+
+def write_shards(
+    tree: Mapping[str, Any],
+    own: Mapping[str, Any],
+    path: Path,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Write `tree`, which the ranks have together, and each rank's `own` to `path`. Collective.
+
+    Raises:
+        CheckpointError: on every rank; `path` is what it was before.
+    """
+    doing, save = f"cannot save {path}", _Save(tree, own, path)
+    try:
+        task = led(doing, save.plan, save.assign, group)
+        led(doing, lambda: save.write(task), save.publish, group)
+    except CheckpointError:
+        if save.begun is not None:
+            shutil.rmtree(save.begun, ignore_errors=True)
+        raise
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What rank 0 tells a rank to write, and where."""
+
+    folder: Path
+    plan: SavePlan
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a rank tells rank 0 that it has written."""
+
+    results: list[WriteResult]
+    records: Records
+    objects: bool
+    """Whether a file of its holds objects."""
+
+
+class _Save:
+    """One rank's part in a save."""
+
+    def __init__(self, tree: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
+        self._tree = tree
+        self._own = own
+        self._path = path
+        self._rank = global_rank()
+        self._planner = DefaultSavePlanner()
+        self._skeleton: Any = None
+        self._metadata: Metadata | None = None
+        self.begun: Path | None = None
+        """The folder that rank 0 has made."""
+
+    def plan(self) -> SavePlan:
+        """This rank's wishes: what it holds of every tensor."""
+        found, self._skeleton = split(self._tree)
+        # Contiguous, for `DirectReader`: `torch.save` keeps strides.
+        tensors: dict[str, Tensor] = {k: t.detach().contiguous() for k, t in found.items()}
+        self._planner.set_up_planner(tensors, is_coordinator=self._rank == 0)
+        return self._planner.create_local_plan()
+
+    def assign(self, wishes: Sequence[SavePlan]) -> list[_Task]:
+        """On rank 0: who writes what, each chunk once."""
+        folder = self.begun = atomic.begin(self._path)
+        plans, self._metadata = self._planner.create_global_plan(list(wishes))
+        return [_Task(folder, plan) for plan in _writer(folder).prepare_global_plan(plans)]
+
+    def write(self, task: _Task) -> _Written:
+        """Write and seal this rank's files: the disk works on the small ones meanwhile."""
+        folder, rank = task.folder, self._rank
+        torch.save(dict(self._own), folder / rank_file(rank))
+        small = [folder / rank_file(rank)]
+        if rank == 0:
+            torch.save(self._skeleton, folder / COMMON)
+            small.append(folder / COMMON)
+        with ThreadPoolExecutor(1) as pool:
+            sealed = pool.submit(atomic.seal, small)
+            objects = not all(_loads_restricted(file) for file in small)
+            plan = self._planner.finish_plan(task.plan)
+            results = _writer(folder).write_data(plan, self._planner).wait()
+            records = atomic.seal(folder.glob(f"__{rank}_*")) | sealed.result()
+        return _Written(results, records, objects)
+
+    def publish(self, written: Sequence[_Written]) -> list[None]:
+        """On rank 0: the metadata, the manifest and the name."""
+        assert self.begun is not None and self._metadata is not None  # `assign` came before
+        folder = self.begun
+        _writer(folder).finish(self._metadata, [part.results for part in written])
+        dcp_metadata.read_metadata(folder)  # every tensor is tiled exactly once
+        records: Records = {name: r for part in written for name, r in part.records.items()}
+        records[dcp_metadata.NAME] = atomic.file_record(folder / dcp_metadata.NAME)
+        objects = any(part.objects for part in written)
+        facts = {"world_size": len(written), "objects": objects}
+        atomic.publish(folder, self._path, records, [dcp_metadata.NAME], **facts)
+        return [None] * len(written)
+
+
+def _writer(folder: Path) -> FileSystemWriter:
+    # Made durable later, while the checksums are taken. Its `prepare_local_plan` is left out: it
+    # makes the folder, which rank 0 has made.
+    return FileSystemWriter(folder, overwrite=False, sync_files=False)
+
+
+def _loads_restricted(path: Path) -> bool:
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        return False
+    return True
