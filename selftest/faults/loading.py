@@ -9,7 +9,7 @@ import torch
 from pytest_cplife.reference_impl import Adapter as Reference
 from pytest_cplife.reference_impl.trainer import Trainer
 from pytest_cplife.selftest.planting import plant
-from pytest_cplife.selftest.trainers import fsdp2
+from pytest_cplife.selftest.trainers import ddp, fsdp2
 from torch import nn
 from torch.distributed.tensor import distribute_tensor
 
@@ -219,3 +219,24 @@ class OptimizerOfOldParameters(fsdp2.Fsdp2Run):
         super().restore_model(saved)
         copy = self.model.norm.weight.detach().clone()
         self.model.norm._parameters["weight"] = nn.Parameter(copy)
+
+
+@plant(ddp.Adapter, rule="LOAD-20", subject="blocks.0.up.weight", mesh="dp=2")
+class TakesTheFilesOrder(ddp.DdpRun):
+    """A weight takes over the memory of the file's tensor, which lies transposed there."""
+
+    def restore_model(self, saved: dict[str, Any]) -> None:
+        super().restore_model(saved)
+        weight = self.model.blocks[0].up.weight
+        weight.data = weight.data.t().contiguous().t()
+
+
+@plant(ddp.Adapter, rule="LOAD-20", subject="norm.weight", mesh="dp=2")
+class TakesColumns(ddp.DdpRun):
+    """A norm's scale and shift become columns of the matrix in which a file keeps them."""
+
+    def restore_model(self, saved: dict[str, Any]) -> None:
+        super().restore_model(saved)
+        norm = self.model.norm
+        scale, shift = torch.stack([norm.weight.data, norm.bias.data], dim=1).unbind(dim=1)
+        norm.weight.data, norm.bias.data = scale, shift

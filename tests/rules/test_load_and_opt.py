@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_cplife.evidence.records import GroupRecord, ValueRecord
 from pytest_cplife.evidence.trace import StepRecord
@@ -67,6 +68,32 @@ def test_layouts(lab: Lab) -> None:
     assert subjects("LOAD-03", run) == ["a", "b"]
     moved = resumed(lab, buffers={"t": lab.plain([5.0], device="cuda:0")})
     assert "t" in subjects("LOAD-03", moved)
+
+
+def test_memory_order_and_class(lab: Lab) -> None:
+    records = {
+        "a": lab.sharded([[1.0, 2.0], [3.0, 4.0]]),
+        "b": lab.plain([[1.0], [2.0]]),
+        "c": lab.plain(torch.zeros(0, 3)),
+    }
+
+    def case(name: str, **change: Any) -> Case:
+        after = [records[name][0], replace(records[name][1], **change)]
+        moments = {"start": records, "after load": {**records, name: after}}
+        seen = {moment: lab.snapshots(parameters=each) for moment, each in moments.items()}
+        return lab.case(lab.run("resumed", seen))
+
+    (found,) = violations("LOAD-20", case("a", stride=(1, 2)))
+    assert (found.subject, found.ranks) == ("a", (1,))
+    assert (found.expected, found.observed) == (
+        "DTensor of strides (2, 1)",
+        "DTensor of strides (1, 2)",
+    )
+    assert subjects("LOAD-20", case("b", stride=(2, 1))) == ["b"]
+    assert subjects("LOAD-20", case("b", type_name="Tied")) == ["b"]
+    # Where a dimension has one element, or a tensor none, a stride says nothing.
+    assert subjects("LOAD-20", case("b", stride=(1, 7))) == []
+    assert subjects("LOAD-20", case("c", stride=(9, 9))) == []
 
 
 def test_plain_buffers_come_back_as_the_first_ranks(lab: Lab) -> None:
