@@ -97,16 +97,17 @@ def choose(states: Iterable[FolderState], limit: int) -> list[FolderState]:
 
     One for each content of the path itself comes first, and among these what was there before a
     rename or a removal; then the others, in the same order. Of too many of one kind some are taken
-    that lie evenly apart.
+    that lie evenly apart. A path at which nothing lies is another thing where an older checkpoint
+    was than where there has never been one.
     """
     unique: dict[tuple[str, bool], FolderState] = {}
     for state in sorted(states, key=lambda each: (not each.decisive, each.moment)):
         unique.setdefault((state.tree, state.fresh), state)
-    contents: set[str] = set()
+    contents: set[tuple[str, bool]] = set()
     ranked: tuple[list[FolderState], ...] = ([], [], [], [])
     for state in unique.values():
-        known = state.checkpoint in contents
-        contents.add(state.checkpoint)
+        known = (state.checkpoint, state.fresh) in contents
+        contents.add((state.checkpoint, state.fresh))
         ranked[2 * known + (not state.decisive)].append(state)
     chosen: list[FolderState] = []
     for group in ranked:

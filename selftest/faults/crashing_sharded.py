@@ -116,6 +116,22 @@ class PartByPart(Parts):
 
 @plant(
     sharded.Adapter,
+    rule="CRASH-21",
+    subject="generation 2, rank 0 before renaming checkpoint.unfinished",
+    mesh="fsdp=2",
+    likely="nothing lies at the path",
+)
+class NobodyLooksBetweenTheRenames(sharded.Sharded):
+    """A folder takes two renames to replace, and a restart looks for the one name only."""
+
+    def load_sharded(self, path: Path) -> None:
+        if not path.exists():
+            raise FileNotFoundError(path)
+        super().load_sharded(path)
+
+
+@plant(
+    sharded.Adapter,
     rule="CRASH-22",
     subject="generation 1, rank 0 before renaming .metadata.tmp",
     mesh="fsdp=2",

@@ -111,3 +111,15 @@ def test_each_content_of_the_path_comes_first() -> None:
     assert [s.name for s in choose(states, 2)] == ["4", "7"]
     assert [s.name for s in choose(states, 5)] == ["0", "4", "5", "7", "9"]
     assert choose(states, 20) == states
+
+
+def test_nothing_at_a_path_where_a_checkpoint_was_is_a_content_of_its_own() -> None:
+    """Between two renames, of a save over an older one; before the first save there was none."""
+    never = replace(STATE, name="never", tree="0", fresh=True, decisive=True)
+    others = [
+        replace(STATE, name=f"{n}", tree=f"{n}", checkpoint="x", moment=float(n), decisive=True)
+        for n in range(1, 10)
+    ]
+    between = replace(others[4], name="between", checkpoint="")
+    states = [never, *others[:4], between, *others[5:]]
+    assert [s.name for s in choose(states, 3)] == ["never", "1", "between"]
