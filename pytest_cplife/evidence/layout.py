@@ -29,6 +29,9 @@ class ShardLayout:
         chunks: for each tensor its global shape and its chunks.
         written: bytes of tensors that each data file holds, headers apart.
         largest: bytes of the largest piece in them.
+        strays: data files that the metadata says nothing is in, and that are not empty either.
+        absent: files that the metadata says something is in, and that are not there.
+        unfinished: files by whose names they were to be renamed once they were written.
     """
 
     metadata: int
@@ -36,6 +39,9 @@ class ShardLayout:
     chunks: dict[str, tuple[Shape, list[Box]]]
     written: dict[str, int] = field(default_factory=dict)
     largest: int = 0
+    strays: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     def written_by(self, rank: int) -> int:
         """Bytes of tensors in the files of `rank`, by their names."""
@@ -53,6 +59,7 @@ def view_layout(path: Path) -> ShardLayout:
     chunks: dict[str, tuple[Shape, list[Box]]] = {}
     written: dict[str, int] = {}
     largest = 0
+    named: set[Path] = set()
     for file in found:
         metadata = FileSystemReader(file.parent).read_metadata()
         for name, entry in metadata.state_dict_metadata.items():
@@ -62,8 +69,20 @@ def view_layout(path: Path) -> ShardLayout:
         for file_name, size in _pieces(metadata):
             written[file_name] = written.get(file_name, 0) + size
             largest = max(largest, size)
-    sizes = {file.name: file.stat().st_size for file in data_files(path)}
-    return ShardLayout(len(found), sizes, chunks, written, largest)
+        places = (metadata.storage_data or {}).values()
+        named.update(file.parent / info.relative_path for info in places)
+    present = {file: file.stat().st_size for file in data_files(path)}
+    return ShardLayout(
+        metadata=len(found),
+        files={file.name: size for file, size in present.items()},
+        chunks=chunks,
+        written=written,
+        largest=largest,
+        # torch opens a file for each rank, also for one that has nothing to write.
+        strays=tuple(file.name for file, size in present.items() if size and file not in named),
+        absent=tuple(sorted(file.name for file in named if not file.exists())),
+        unfinished=tuple(sorted(file.name for file in path.rglob("*.tmp"))),
+    )
 
 
 def _pieces(metadata: Metadata) -> Iterator[tuple[str, int]]:

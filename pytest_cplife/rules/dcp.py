@@ -37,9 +37,11 @@ def sharded_completes(case: Case) -> Iterator[Finding]:
 @rule(
     "DCP-02",
     "sharded files have the dcp layout",
-    statement="The directory holds one .metadata and data files named __rank_number.distcp.",
-    why="Tools that convert, inspect and reshard expect that layout.",
-    cause="A pickle per rank under another name, or metadata of an interrupted save left behind.",
+    statement="The directory holds one .metadata and data files named __rank_number.distcp, which"
+    " are those that the metadata names, and no file that is still to be renamed (*.tmp).",
+    why="Tools that convert, inspect and reshard expect that layout, and copy what no load reads.",
+    cause="A pickle per rank under another name, or data or metadata of an interrupted save left"
+    " behind.",
     runs=("sharding",),
     needs=_NEEDS,
 )
@@ -52,6 +54,12 @@ def dcp_layout(case: Case) -> Iterator[Finding]:
             yield Violation(name, "__rank_number.distcp", "another name", "sharded directory")
     if not layout.files:
         yield Violation("data files", "some", "none", "sharded directory")
+    for name in filter(_DATA_FILE.fullmatch, layout.strays):
+        yield Violation(name, "named by the metadata", "in none of it", "sharded directory")
+    for name in layout.absent:
+        yield Violation(name, "present", "named by the metadata only", "sharded directory")
+    for name in layout.unfinished:
+        yield Violation(name, "no such file", "present", "sharded directory")
 
 
 def _layout(case: Case) -> ShardLayout:

@@ -12,9 +12,9 @@ from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
 _NEEDS = ("save_sharded", "load_sharded")
+_BROKEN = ("a missing rank file", "a truncated rank file")
 _REFUSALS = (
-    "a missing rank file",
-    "a truncated rank file",
+    *_BROKEN,
     "a flipped bit",
     "a hole in the metadata",
     "a missing tensor",
@@ -55,29 +55,33 @@ def _was_refused(run: RunEvidence, damage: str) -> bool:
 )
 def broken_refused(case: Case) -> Iterator[Finding]:
     yield from completes(case, "DCP-09", "damaged")
-    for damage in ("a missing rank file", "a truncated rank file"):
+    for damage in _BROKEN:
         yield from _refused(case, damage)
 
 
 @rule(
     "DCP-26",
-    "a missing file is named",
-    statement="The exception with which a checkpoint without one of its rank files is refused has"
-    " the file's name in it, on one rank at least.",
-    why="Of thousands of files the one that a copy has left out can be fetched again.",
-    cause="An error of one's own in place of the one that named the file.",
+    "a missing or cut file is named",
+    statement="The exception with which a checkpoint is refused of which a rank file is missing, or"
+    " half of one, has the file's name in it, on one rank at least.",
+    why="Of thousands of files the one that a copy has left out, or not finished, can be fetched"
+    " again.",
+    cause="An error of one's own in place of the one that named the file; of a file that was cut"
+    " torch itself tells no name.",
     level="should",
     runs=("damaged",),
     needs=_NEEDS,
     presumes=("DCP-09",),
 )
-def missing_file_named(case: Case) -> Iterator[Finding]:
-    damage = "a missing rank file"
+def broken_file_named(case: Case) -> Iterator[Finding]:
     run = case["damaged"]
-    outcomes = run.fact(damage)
-    name = str(run.ranks[0].facts[f"damaged {damage}"])
-    if not any(name in outcome for outcome in outcomes):
-        yield Violation(name, f"an error that names {name}", outcomes[0], damage)
+    for damage in _BROKEN:
+        outcomes = run.fact(damage)
+        name = str(run.ranks[0].facts[f"damaged {damage}"])
+        if not any(name in outcome for outcome in outcomes):
+            said = outcomes[0].partition("\n")[0]
+            wanted = f"an error that names {name}"
+            yield Violation(name, wanted, said, damage, detail=outcomes[0])
 
 
 @rule(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from pytest_cplife.selftest.planting import plant
 from pytest_cplife.selftest.trainers import sharded
 
@@ -32,6 +33,25 @@ class LeavesAnotherFile(sharded.Sharded):
         if self.ctx.rank == 0:
             shutil.copy(path / "__0_0.distcp", path / "backup.distcp")
         self.barrier()
+
+
+@plant(sharded.Adapter, rule="DCP-02", subject="__0_1.distcp", mesh="fsdp=2")
+class LeavesAFirstAttempt(sharded.Sharded):
+    """A save is tried with two writers and then with one; files of the first attempt stay."""
+
+    def write_tensors(self, folder: Path) -> None:
+        two = dcp.FileSystemWriter(folder, thread_count=2)
+        dcp.save({"model": self.model.state_dict()}, storage_writer=two)
+        super().write_tensors(folder)
+
+
+@plant(sharded.Adapter, rule="DCP-02", subject=".metadata.tmp", mesh="fsdp=2")
+class KeepsADraft(sharded.Sharded):
+    """What is renamed once it is whole was written once more, and that is never renamed."""
+
+    def publish(self, unfinished: Path, path: Path, rest: Mapping[str, Any]) -> None:
+        shutil.copy(unfinished / ".metadata", unfinished / ".metadata.tmp")
+        super().publish(unfinished, path, rest)
 
 
 @plant(
@@ -156,6 +176,19 @@ class SaysNoMore(sharded.Sharded):
             super().load_sharded(path)
         except Exception:
             raise RuntimeError("the checkpoint is broken") from None
+
+
+@plant(sharded.Adapter, rule="DCP-26", subject="__1_0.distcp", mesh="fsdp=2")
+class SaysThatOneIsWrong(sharded.Sharded):
+    """A file that is missing is named; of a file that was cut it is said that there is one."""
+
+    def verify(self, path: Path, rest: Mapping[str, Any]) -> None:
+        found = sharded.checksums(path)
+        missing = sorted(rest["checksums"].keys() - found.keys())
+        if missing:
+            raise ValueError(f"missing files: {missing}")
+        if found != rest["checksums"]:
+            raise ValueError("a checksum is wrong")
 
 
 @plant(sharded.Adapter, rule="DCP-10", subject="__1_0.distcp", mesh="fsdp=2")
