@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun, overridden
 from pytest_cplife.evidence.observe import flat_values, view_tensor
@@ -38,6 +39,7 @@ class Snapshot:
         extra: `named_extra_state`, None where the run does not offer it.
         training: whether the model is in training mode.
         names_itself: whether the run says itself what its parameters or its optimizer state are.
+        frozen_gradients: parameters that require no gradient and hold one that is not all zeros.
     """
 
     moment: str
@@ -56,6 +58,7 @@ class Snapshot:
     extra: dict[str, Record] | None
     training: bool
     names_itself: bool = False
+    frozen_gradients: tuple[str, ...] = ()
 
 
 def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) -> Snapshot:
@@ -91,6 +94,7 @@ def take_snapshot(moment: str, rank: int, run: TrainingRun, store: TensorStore) 
             names_itself=bool(
                 overridden(type(run), TrainingRun, ("named_parameters", "named_optimizer_state"))
             ),
+            frozen_gradients=tuple(name for name, t in parameters.items() if _left_over(t)),
         )
 
 
@@ -103,6 +107,14 @@ def _named_tensors(run: TrainingRun, what: str) -> list[tuple[str, torch.Tensor]
     if what == "parameters" and type(run).named_parameters is not TrainingRun.named_parameters:
         return list(run.named_parameters())
     return list(module_tensors(run.model, what).items())
+
+
+def _left_over(tensor: torch.Tensor) -> bool:
+    """Whether a frozen parameter holds a gradient that is more than room for one."""
+    if tensor.requires_grad or tensor.grad is None:
+        return False
+    local = tensor.grad.to_local() if isinstance(tensor.grad, DTensor) else tensor.grad
+    return local.device.type != "meta" and bool((local.to_dense() != 0).any())
 
 
 def _persistent(model: torch.nn.Module) -> tuple[str, ...]:

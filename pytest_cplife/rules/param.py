@@ -255,10 +255,12 @@ def broken_ties(
 @rule(
     "PARAM-09",
     "frozen parameters stay as they are",
-    statement="A parameter that requires no gradient is unchanged after training and has no"
-    " optimizer state.",
-    why="Weight decay or a stray update moves weights that were meant to be kept.",
-    cause="Decoupled weight decay applied to frozen parameters, or gradients that were kept.",
+    statement="A parameter that requires no gradient is unchanged after training, has no optimizer"
+    " state, and holds no gradient of its own, before training or after it.",
+    why="Weight decay or a stray update moves weights that were meant to be kept; a gradient that"
+    " stays counts in norms, and in the first step after a thaw.",
+    cause="Decoupled weight decay applied to frozen parameters, or gradients of a dry run, or of a"
+    " time before they were frozen, that were kept.",
     runs=("uninterrupted",),
     events=("frozen parameters",),
 )
@@ -281,3 +283,9 @@ def frozen_stay(case: Case) -> Iterator[Finding]:
     for name in end.optimizer_state:
         if name.partition("[")[0] in frozen:
             yield Violation(name, "no optimizer state", "some", end.label)
+    for name in frozen:
+        for moment in (start, end):
+            holding = tuple(s.rank for s in moment.ranks if name in s.frozen_gradients)
+            if holding:
+                yield Violation(name, "no gradient", "one that is not 0", moment.label, holding)
+                break

@@ -221,6 +221,21 @@ class OptimizerOfOldParameters(fsdp2.Fsdp2Run):
         self.model.norm._parameters["weight"] = nn.Parameter(copy)
 
 
+@plant(ddp.Adapter, rule="GO-02", subject="norm.weight", mesh="dp=2")
+class ReducerOfOldParameters(ddp.DdpRun):
+    """A load makes a parameter anew and tells the optimizer, but not the wrapper that reduces."""
+
+    def restore_model(self, saved: dict[str, Any]) -> None:
+        super().restore_model(saved)
+        (optimizer,) = self.optimizers
+        old = self.model.norm.weight
+        self.model.norm.weight = new = nn.Parameter(old.detach().clone())
+        for group in optimizer.param_groups:
+            group["params"] = [new if each is old else each for each in group["params"]]
+        if old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
+
+
 @plant(ddp.Adapter, rule="LOAD-20", subject="blocks.0.up.weight", mesh="dp=2")
 class TakesTheFilesOrder(ddp.DdpRun):
     """A weight takes over the memory of the file's tensor, which lies transposed there."""

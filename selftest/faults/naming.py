@@ -13,6 +13,7 @@ from pytest_cplife.selftest.planting import plant
 from pytest_cplife.selftest.trainers import ddp, fsdp2
 from pytest_cplife.selftest.trainers.model import TinyNet
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_cplife import RankContext, TrainingRun
 
@@ -203,6 +204,26 @@ class DecaysFrozenWeights(fsdp2.Fsdp2Run):
         super().update()
         with torch.no_grad():
             self.model.shift.mul_(0.99)
+
+
+@plant(ddp.Adapter, rule="PARAM-09", subject="shift", mesh="dp=2")
+class KeepsADryRunsGradients(ddp.Adapter):
+    """A dry run reserves memory before anything is frozen, and not all of it is cleared."""
+
+    def distribute(self, model: TinyNet) -> DistributedDataParallel:
+        model.shift.requires_grad_(True)
+        model.eval()
+        model(torch.zeros(1, 5, dtype=torch.int64)).sum().backward()
+        model.train()
+        model.shift.requires_grad_(False)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = None
+        return super().distribute(model)
+
+    def optimizers(self, model: TinyNet) -> list[torch.optim.Optimizer]:
+        trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        return [torch.optim.AdamW(trained, lr=0.02, weight_decay=0.1, foreach=False)]
 
 
 @plant(fsdp2.Adapter, rule="SERIAL-01", subject="embed.weight", mesh="fsdp=2", public=("B48",))

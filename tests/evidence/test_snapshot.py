@@ -56,6 +56,18 @@ def test_every_name_of_every_tensor(run: ToyRun, store: TensorStore) -> None:
         assert torch.equal(store.get(record.digest or "", record.dtype, record.shape), tensor)
 
 
+def test_gradients_of_frozen_parameters(run: ToyRun, store: TensorStore) -> None:
+    run.train(1)
+    assert run.model.norm.weight.grad is not None  # of one that trains
+    assert look(run, store).frozen_gradients == ()
+    run.model.frozen.grad = torch.zeros(2)
+    assert look(run, store).frozen_gradients == ()
+    run.model.frozen.grad[1] = torch.nan
+    assert look(run, store).frozen_gradients == ("frozen",)
+    run.model.frozen.requires_grad_(True)
+    assert look(run, store).frozen_gradients == ()
+
+
 def test_ties_are_one_object(run: ToyRun, store: TensorStore) -> None:
     seen = look(run, store).parameters
     assert seen["embed.weight"].identity == seen["head.weight"].identity

@@ -243,3 +243,6 @@ def test_frozen_parameters(lab: Lab) -> None:
     assert subjects("PARAM-09", run(0.9)) == ["f"]
     state = {"f": {"exp_avg": lab.sharded([0.0])}}
     assert subjects("PARAM-09", run(1.0, state=state)) == ["f[exp_avg]"]
+    assert subjects("PARAM-09", run(1.0, frozen_gradients=("f",))) == ["f"]
+    # What trains at one of the two ends is not asked.
+    assert subjects("PARAM-09", run(1.0, frozen_gradients=("g",))) == []
