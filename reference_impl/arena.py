@@ -2,7 +2,9 @@
 
 A page of fresh memory is zeroed by the kernel when it is first written to. In small pages that
 costs several times as much as the writing: a load that reads into fresh tensors, so that a
-failure leaves the live ones alone, spends most of its time there. In large pages it costs little.
+failure leaves the live ones alone, spends most of its time there. In large pages it costs little,
+but in a virtual machine whose host takes free memory back (free page reporting): there a load of
+512 MiB took 1.5 to 2.4 times as long as torch's, and 0.3 times with the reporting switched off.
 """
 
 from __future__ import annotations
