@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import re
 import shutil
 import uuid
 import zlib
@@ -23,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
-POINTER = "latest.json"
 FORMAT = "reference-sharded"
 FORMAT_VERSION = 2
 """Until version 1 tensors were written with the strides that they had."""
 CONTIGUOUS = 2
 """From this version on every tensor was contiguous when it was written."""
-STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -206,66 +203,3 @@ def verify(path: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> Non
     for name in names:
         if file_record(path / name).crc32 != manifest["files"][name]["crc32"]:
             raise ValueError(f"{path / name} is damaged (its checksum differs)")
-
-
-# -- many checkpoints ------------------------------------------------------------------
-
-
-def point_to(folder: Path, name: str) -> None:
-    """Make `name` the latest checkpoint of `folder`; comes after it is published, never before."""
-    write_json(folder / POINTER, {"latest": name})
-
-
-def latest(folder: Path) -> Path | None:
-    """The checkpoint to resume from: what the pointer names, else the newest whole one."""
-    names: list[str] = []
-    if (folder / POINTER).is_file():
-        names.append(str(json.loads((folder / POINTER).read_text())["latest"]))
-    names += [entry.name for entry in reversed(_steps(folder))]
-    for name in names:
-        recover(folder / name)
-        if is_whole(folder / name):
-            return folder / name
-    return None
-
-
-def is_whole(path: Path) -> bool:
-    """True if `path` is a finished directory with all its files (checksums are not read)."""
-    try:
-        read_manifest(path)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def retain(folder: Path, keep: int, protect: Iterable[Path] = ()) -> list[Path]:
-    """Remove all but the newest `keep` whole checkpoints; returns what was removed.
-
-    Never the one to resume from, nor a protected one. Broken ones do not count as kept, so
-    that the last good one outlives any number of failed saves.
-    """
-    if keep < 1:
-        raise ValueError("at least one checkpoint must be kept")
-    good = latest(folder)
-    whole = [path for path in _steps(folder) if is_whole(path)]
-    kept = {*whole[-keep:], *protect}
-    removed = []
-    for path in _steps(folder):
-        if path in kept or path == good or path not in whole:
-            continue
-        # Out of the names first: a kill in the middle of rmtree leaves no half checkpoint there.
-        doomed = path.with_name(f".{path.name}.gone-{uuid.uuid4().hex}")
-        path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-        removed.append(path)
-    return removed
-
-
-def _steps(folder: Path) -> list[Path]:
-    """Directories ``step-N`` of `folder`, by their number."""
-    found = [(STEP.fullmatch(entry.name), entry) for entry in folder.iterdir() if entry.is_dir()]
-    return [path for match, path in sorted(((m, p) for m, p in found if m), key=_number)]
-
-
-def _number(item: tuple[re.Match[str], Path]) -> int:
-    return int(item[0][1])

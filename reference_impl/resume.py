@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .agreement import agreed, gather, global_rank
-from .atomic import latest, point_to, retain
 from .checkpoint import (
     LoadReport,
     check_hyper_parameters,
@@ -21,6 +20,7 @@ from .checkpoint import (
     save_plain,
     stage_model,
 )
+from .folder import latest, point_to, retain
 from .formats import upgrade
 from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
 from .rng import get_streams, seed_streams, set_streams

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from pytest_cplife.reference_impl import atomic
+from pytest_cplife.reference_impl import atomic, folder
 from pytest_cplife.reference_impl.gradients import clip_gradients, gradient_norm, reduce_gradients
 from pytest_cplife.reference_impl.model import ModelConfig, build_model
 from pytest_cplife.reference_impl.placeholder import Placeholder, replace_with_placeholders
@@ -144,23 +144,23 @@ def test_streams_of_neighbours_do_not_meet() -> None:
 
 
 def checkpoint(path: Path) -> None:
-    folder = atomic.begin(path)
-    (folder / "data").write_bytes(path.name.encode())
-    atomic.publish(folder, path, atomic.seal([folder / "data"]))
+    written = atomic.begin(path)
+    (written / "data").write_bytes(path.name.encode())
+    atomic.publish(written, path, atomic.seal([written / "data"]))
 
 
 def test_retention_keeps_the_newest_the_pointed_and_the_protected(tmp_path: Path) -> None:
     for number in (1, 2, 9, 10, 11):
         checkpoint(tmp_path / f"step-{number}")
-    atomic.point_to(tmp_path, "step-2")
+    folder.point_to(tmp_path, "step-2")
     (tmp_path / "step-11" / "data").write_bytes(b"cut")
-    removed = atomic.retain(tmp_path, keep=1, protect=[tmp_path / "step-1"])
+    removed = folder.retain(tmp_path, keep=1, protect=[tmp_path / "step-1"])
     assert [path.name for path in removed] == ["step-9"]
     left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     assert left == {"step-1", "step-2", "step-10", "step-11"}
-    assert atomic.latest(tmp_path) == tmp_path / "step-2"
+    assert folder.latest(tmp_path) == tmp_path / "step-2"
     (tmp_path / "step-2" / "data").unlink()
-    assert atomic.latest(tmp_path) == tmp_path / "step-10"
+    assert folder.latest(tmp_path) == tmp_path / "step-10"
 
 
 def test_a_replacement_killed_between_its_renames_is_finished(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_replacement_killed_between_its_renames_is_finished(tmp_path: Path) ->
     path.rename(tmp_path / ".step-1.old-x")
     checkpoint(tmp_path / "fresh")
     (tmp_path / "fresh").rename(tmp_path / ".step-1.new-y")
-    assert atomic.latest(tmp_path) is None  # no name to look under
+    assert folder.latest(tmp_path) is None  # no name to look under
     atomic.recover(path)
     assert (path / "data").read_bytes() == b"fresh"
     checkpoint(path)
