@@ -16,7 +16,7 @@ from pytest_cplife.rules.interruptions import (
     told,
 )
 from pytest_cplife.rules.model import Finding, Violation
-from pytest_cplife.rules.save import unchanged
+from pytest_cplife.rules.save_silence import unchanged
 
 
 @interrupted(

@@ -14,7 +14,7 @@ from pytest_cplife.rules.parts import compare_parts
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 from pytest_cplife.rules.rng import owners_of
-from pytest_cplife.rules.save import unchanged
+from pytest_cplife.rules.save_silence import unchanged
 from pytest_cplife.rules.shares import itemsize, saved_model, unbalanced
 
 _NEEDS = ("save_sharded", "load_sharded")

@@ -8,7 +8,7 @@ from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.edited import refused, right_or_refused, touched
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import is_zero
+from pytest_cplife.rules.save_silence import is_zero
 
 _RUNS = ("saving", "refusing")
 

@@ -8,7 +8,7 @@ from pytest_cplife.rules.case import Case
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
-from pytest_cplife.rules.save import unchanged
+from pytest_cplife.rules.save_silence import unchanged
 
 
 @rule(
