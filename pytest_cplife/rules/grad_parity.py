@@ -11,7 +11,7 @@ from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.gradients import gradients_equal
 from pytest_cplife.rules.model import Finding, Violation
 from pytest_cplife.rules.own_noise import OWN_NOISE, other_draws
-from pytest_cplife.rules.param import FLATTENED, holds_flattened
+from pytest_cplife.rules.param_identity import FLATTENED, holds_flattened
 from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 

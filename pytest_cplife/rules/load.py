@@ -8,7 +8,7 @@ from pytest_cplife.evidence.records import ValueRecord
 from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.common import compare, replicas_agree, same_layout
 from pytest_cplife.rules.model import Finding, Violation
-from pytest_cplife.rules.param import (
+from pytest_cplife.rules.param_identity import (
     FLATTENED,
     broken_ties,
     held_by_optimizers,

@@ -9,7 +9,7 @@ import pytest
 from pytest_cplife.evidence.records import GroupRecord, stranger, stranger_shape
 from pytest_cplife.evidence.run import Moment
 from pytest_cplife.rules.grad_parity import _dtypes
-from pytest_cplife.rules.param import holds_flattened
+from pytest_cplife.rules.param_identity import holds_flattened
 from tests.rules.builders import Lab
 
 
