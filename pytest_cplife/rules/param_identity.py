@@ -93,7 +93,7 @@ def held_by_optimizers(state: Moment) -> Iterator[Violation]:
     " no others do, at the start and after training.",
     why="A tie that broke gives two weights half their gradient each, and they part.",
     cause="Materialising or wrapping name by name, which gives each name a tensor of its own.",
-    runs=_RUNS,
+    runs=("serial", "uninterrupted"),
 )
 def ties_mirror(case: Case) -> Iterator[Finding]:
     wanted = ties(serial_tensors(case, "parameters"))
