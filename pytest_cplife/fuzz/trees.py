@@ -12,7 +12,7 @@ from pytest_cplife.fuzz.tensors import TensorSpec
 CONTAINERS = ("dict", "list", "tuple", "ordered", "named", "box")
 """Kinds of a :class:`Branch`; ``named`` is a named tuple and ``box`` a dataclass, of two fields."""
 
-Scalar = Union[None, bool, int, float, str]  # noqa: UP007 (an alias that is used at run time)
+Scalar = Union[None, bool, int, float, str, bytes]  # noqa: UP007 (an alias that is used at run time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ def to_json(tree: Tree) -> dict[str, Any]:
     if isinstance(tree, TensorSpec):
         return {"tensor": tree.to_json()}
     if isinstance(tree, Leaf):
+        if isinstance(tree.value, bytes):
+            return {"bytes": tree.value.hex()}
         return {"value": tree.value}
     return {
         "container": tree.kind,
@@ -128,6 +130,8 @@ def to_json(tree: Tree) -> dict[str, Any]:
 def from_json(data: dict[str, Any]) -> Tree:
     if "tensor" in data:
         return TensorSpec.from_json(data["tensor"])
+    if "bytes" in data:
+        return Leaf(bytes.fromhex(data["bytes"]))
     if "value" in data:
         return Leaf(data["value"])
     children = tuple(from_json(child) for child in data["children"])

@@ -11,6 +11,7 @@ import torch
 from pytest_cplife.selftest.faults.careful import Careful, cut, cut_at, wrap
 from pytest_cplife.selftest.planting import plant
 from torch.distributed.tensor import DTensor, Shard
+from torch.utils import _pytree as pytree
 
 
 def _uneven(tensor: torch.Tensor) -> bool:
@@ -169,6 +170,18 @@ class TransposedValues(Careful):
             return wrap(local, template)
         swapped = local.contiguous().as_strided(there.shape, there.stride())
         return wrap(swapped, template)
+
+
+@plant(Careful, rule="FUZZ-01", subject="it", mesh="")
+class BytesAsText(Careful):
+    """Bytes are taken for text, which a file of another format has in their place."""
+
+    def to_plain(self, tree: Any) -> Any:
+        return pytree.tree_map_only(bytes, _text, super().to_plain(tree))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 @plant(Careful, rule="FUZZ-02", subject="it", mesh="")

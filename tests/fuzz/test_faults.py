@@ -40,6 +40,7 @@ SMALLEST = {
     "NoDimension": (2, 1, 1, "realign: kind"),
     "TallTensor": (2, 1, 65, "to_plain: bytes"),
     "TransposedValues": (2, 1, 4, "realign: bytes"),
+    "BytesAsText": (2, 0, 0, "to_plain: value"),
     "TransposedTemplate": (2, 1, 4, "realign: stride"),
     # ranks and steps of the plan; what is wrong there
     "PairLosesMoments": (2, 3, "restart: optimizer state"),  # train, save on two, restart on one

@@ -96,6 +96,11 @@ def test_trees_survive_json(tree: trees.Tree) -> None:
     assert trees.from_json(json.loads(json.dumps(trees.to_json(tree)))) == tree
 
 
+def test_bytes_survive_json() -> None:
+    tree = trees.Branch("list", (trees.Leaf(b"\x00\xff"), trees.Leaf(b""), trees.Leaf("00ff")))
+    assert trees.from_json(json.loads(json.dumps(trees.to_json(tree)))) == tree
+
+
 @STEADY
 @given(save_load_plans([TWO, MeshSpec.parse("dp=1")]))
 def test_plans_survive_json_and_load_only_what_was_saved(plan: Plan) -> None:
