@@ -19,6 +19,7 @@ from pytest_cplife.mesh import MeshSpec, parse_meshes
 from pytest_cplife.rules.case import Case, Declared, Noise, NotCovered
 from pytest_cplife.rules.model import Outcome, Rule, Verdict, Violation
 from pytest_cplife.rules.noise import larger, measure_noise, measure_rounding
+from pytest_cplife.rules.own_noise import AFRESH, drawn_afresh
 from pytest_cplife.rules.registry import get_rule
 from pytest_cplife.scenarios.golden import CannotRecord, record
 from pytest_cplife.scenarios.runner import Runner
@@ -150,6 +151,8 @@ class Session:
                 noise = self._noise(rule, spec)
                 if noise.by_subject:
                     verdict = apply(rule, mesh, replace(case, noise=noise))
+            if verdict.violations and rule.budgeted and drawn_afresh(case):
+                raise NotCovered(AFRESH)
             return self._in_light_of_others(rule, case, verdict)
         except NotCovered as reason:
             return Verdict(rule.id, mesh, Outcome.NOT_COVERED, str(reason))

@@ -35,5 +35,6 @@ HEALTHY = (
     "pytest_cplife.selftest.trainers.prefixed:Adapter",
     "pytest_cplife.selftest.trainers.own_noise:Adapter",
     "pytest_cplife.selftest.trainers.own_noise:Kept",
+    "pytest_cplife.selftest.trainers.own_noise:Fresh",
     "pytest_cplife.selftest.trainers.own_noise:Global",
 )

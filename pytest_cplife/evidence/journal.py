@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.evidence.filing import FileRecord
+from pytest_cplife.evidence.own_draws import OwnDraws
 from pytest_cplife.evidence.snapshot import Snapshot, rng_digests, take_snapshot
 from pytest_cplife.evidence.store import TensorStore
 from pytest_cplife.evidence.trace import StepRecord, tracing
@@ -76,19 +77,27 @@ class Recorder:
     def train(self, stretch: str, run: TrainingRun, steps: int, *, values: bool = True) -> None:
         """Train under observation; the samples and scalars of the last step are noted too.
 
-        So are the names of the random streams that were drawn from.
+        So are the names of the random streams that were drawn from, and the states of generators
+        of the trainer's own that were.
 
         Args:
             values: keep the first step's gradients, not only their digests.
         """
         before = rng_digests()
-        with tracing(run, self.store, values=values) as trace:
+        with tracing(run, self.store, values=values) as trace, self.own_draws(stretch):
             losses = run.train(steps)
         moved = tuple(name for name, state in rng_digests().items() if before.get(name) != state)
         self._write("steps", stretch, trace.steps)
         self._write("losses", stretch, losses)
         self.fact(f"streams moved {stretch}", moved)
         self.samples(stretch, run)
+
+    @contextmanager
+    def own_draws(self, stretch: str) -> Iterator[None]:
+        """Note from which states generators of the trainer's own draw inside the block."""
+        with OwnDraws() as draws:
+            yield
+        self.fact(f"own draws {stretch}", tuple(sorted(draws.states)))
 
     def samples(self, stretch: str, run: TrainingRun) -> None:
         """Note the samples and scalars of the last step, where the run tells them."""

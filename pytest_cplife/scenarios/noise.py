@@ -1,4 +1,4 @@
-"""Noise: what dropout modules draw on each rank, and draws from a trainer's own generators."""
+"""Noise: what dropout modules draw on each rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.overrides import TorchFunctionMode
 
 from pytest_cplife.adapter import TrainingRun
-from pytest_cplife.evidence.journal import Recorder
 from pytest_cplife.evidence.records import DROPPED, KEPT, UNTOLD, NoiseRecord
 
 _FIRST = 4096
@@ -60,31 +58,3 @@ def _record(name: str, given: torch.Tensor, got: torch.Tensor) -> NoiseRecord:
 
 def _digest(tensor: torch.Tensor) -> str:
     return hashlib.blake2b(tensor.cpu().numpy().tobytes(), digest_size=8).hexdigest()
-
-
-class OwnDraws(TorchFunctionMode):
-    """Inside the block notes what is drawn from generators that are not torch's own.
-
-    The global streams can be seeded from outside and made other ones; a generator that a trainer
-    keeps to itself, or makes anew for each step, cannot. It draws noise as well as data, so that
-    what counts is whether another mesh draws the same.
-
-    Attributes:
-        states: digests of the states that were drawn from.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: set[str] = set()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        own = kwargs.get("generator")
-        if own is not None and own is not torch.default_generator:
-            self.states.add(_digest(own.get_state()))
-        return func(*args, **kwargs)
-
-    def note(self, stretch: str, recorder: Recorder) -> None:
-        recorder.fact(f"own draws {stretch}", tuple(sorted(self.states)))

@@ -9,7 +9,6 @@ from torch.distributed.tensor import DTensor
 
 from pytest_cplife.adapter import TrainingRun
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.noise import OwnDraws
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 
 STEPS = 2
@@ -56,9 +55,8 @@ def go_on(stage: Stage, run: TrainingRun, name: str) -> None:
         stage.seed(OTHER_STREAMS)
     with stage.recorder.phase("go on"):
         for step in range(1, STEPS + 1):
-            with OwnDraws() as draws:
+            with stage.recorder.own_draws(f"{name} {step}"):
                 run.train(1)
-            draws.note(f"{name} {step}", stage.recorder)
             stage.recorder.samples(f"{name} {step}", run)
             stage.recorder.moment(f"{name} {step}", run)
 

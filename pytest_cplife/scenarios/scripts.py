@@ -17,7 +17,7 @@ from pytest_cplife.evidence.snapshot import module_tensors
 from pytest_cplife.evidence.summary import structure
 from pytest_cplife.launchers.base import Rank
 from pytest_cplife.lookalikes import lookalikes
-from pytest_cplife.scenarios.noise import OwnDraws, listening
+from pytest_cplife.scenarios.noise import listening
 from pytest_cplife.scenarios.onward import OTHER_STREAMS, dropout_rates, silence
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.placeholders import call_placeholders
@@ -138,9 +138,8 @@ def parity(rank: Rank, order: Order) -> None:
 
 def _without_dropout(stage: Stage, run: TrainingRun) -> None:
     silence(run)
-    with stage.recorder.phase("train"), OwnDraws() as draws:
+    with stage.recorder.phase("train"):
         stage.recorder.train("first", run, 1)
-    draws.note("first", stage.recorder)
     stage.recorder.moment("after first step", run)
 
 

@@ -14,7 +14,7 @@ from pytest_cplife.reference_impl.adapter import Run as ReferenceRun
 from pytest_cplife.reference_impl.rng import shared_integer
 from pytest_cplife.reference_impl.trainer import Trainer
 from pytest_cplife.selftest.planting import plant
-from pytest_cplife.selftest.trainers import fsdp2, restore_rng
+from pytest_cplife.selftest.trainers import fsdp2, own_noise, restore_rng
 
 
 @plant(
@@ -95,3 +95,13 @@ class OwnControl(ReferenceRun):
         trainer = self.trainer
         draw = shared_integer(trainer.config.seed, trainer.rank, self.global_step, 1, 1000)
         return {"recycles": float(draw)}
+
+
+@plant(own_noise.Fresh, rule="GO-02", subject="embed.weight", mesh="fsdp=2")
+class ReplaysOwnNoise(own_noise.FreshRun):
+    """A generator of the trainer's own is seeded at a load as it was at the start."""
+
+    def seed(self) -> None:
+        step, self.global_step = self.global_step, 0
+        super().seed()
+        self.global_step = step

@@ -1,13 +1,15 @@
 """Noise that is not dropout, on what the first block gets, and where it is drawn from.
 
-Three adapters. `Adapter` derives a generator of its own from seed, part of the batch and step, anew
+Four adapters. `Adapter` derives a generator of its own from seed, part of the batch and step, anew
 for each step. `Kept` makes one generator and goes on with it, so that its state is in the file, one
-for each rank. `Global` draws from the global stream, as most code does.
+for each rank. `Fresh` makes one and seeds it anew at a load. `Global` draws from the global stream,
+as most code does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,26 @@ class KeptNoise(OwnNoise):
             self.model.generator.set_state(states[self.ctx.rank])
 
 
+class FreshNoise(OwnNoise):
+    """One generator for the whole run, which a load seeds by where the run stands.
+
+    That is what the policy ``"offset"`` does with the global streams: a resumed run draws other
+    noise than one that was never stopped, and always the same.
+    """
+
+    def step(self) -> float:
+        return LoopRun.step(self)
+
+    def load(self, path: Path) -> None:
+        super().load(path)
+        self.seed()
+
+
 class OwnRun(OwnNoise, fsdp2.Fsdp2Run):
+    pass
+
+
+class FreshRun(FreshNoise, fsdp2.Fsdp2Run):
     pass
 
 
@@ -106,3 +127,9 @@ class Kept(Adapter):
     meshes = ("fsdp=1", "fsdp=2")
     run_class = KeptRun
     serial_run = KeptNoise
+
+
+class Fresh(Kept):
+    rng_policy = "offset"
+    run_class = FreshRun
+    serial_run = FreshNoise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_cplife.scenarios.noise import OwnDraws
+from pytest_cplife.evidence.own_draws import OwnDraws
 
 
 def drawn(seed: int, *, listened: bool) -> tuple[list[float], set[str]]:
