@@ -1,4 +1,4 @@
-"""Noise of a trainer's own excuses what a resumed run differs by only where it is fresh by policy."""
+"""A trainer's own noise excuses what a resumed run differs by only where it is fresh by policy."""
 
 from __future__ import annotations
 
