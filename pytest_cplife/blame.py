@@ -22,6 +22,13 @@ _SIMPLER = {
 }
 """By kind of world the runs whose parts others repeat: a start, a save or a load that fails there
 is told once."""
+_ELSEWHERE = {
+    **dict.fromkeys(("moved", "moved over", "returned", "returned over"), ("crossed", "load")),
+    **dict.fromkeys(
+        ("moved over sharded", "returned over sharded"), ("resharding", "load sharded")
+    ),
+}
+"""By run the simplest one that loads what another mesh has saved, and in which phase."""
 
 
 def told_before(case: Case, find: Find) -> str:
@@ -37,13 +44,21 @@ def told_before(case: Case, find: Find) -> str:
 def _teller(run: RunEvidence, find: Find) -> str:
     """The rule that tells how `run` ended: that of the simplest run that ends in that phase."""
     assert run.failure is not None
-    for name in _SIMPLER[RUNS[run.name].world] if run.spec is not None else ():
-        if name == run.name:
-            break
+    for name, phase in _simpler(run, run.failure.phase) if run.spec is not None else ():
         failure = find(name, run.spec).failure
-        if failure is not None and failure.phase == run.failure.phase:
-            return owner(name, failure.phase)
+        if failure is not None and failure.phase == phase:
+            return owner(name, phase)
     return owner(run.name, run.failure.phase)
+
+
+def _simpler(run: RunEvidence, phase: str) -> Iterator[tuple[str, str]]:
+    """The runs that have a part like `phase` of `run`, and what that is called there."""
+    for name in _SIMPLER[RUNS[run.name].world]:
+        if name == run.name:
+            return
+        yield name, phase
+    if phase == "load" and run.name in _ELSEWHERE:
+        yield _ELSEWHERE[run.name]
 
 
 def blame(rule: Rule, mesh: str, case: Case, missing: Unanswered, find: Find) -> Verdict:

@@ -44,6 +44,7 @@ _MODULES = (
     "spoiling",
     "advancing",
     "moving",
+    "moving_over",
     "geometry",
     "late",
     "telling",

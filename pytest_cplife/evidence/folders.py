@@ -42,7 +42,7 @@ class FolderState:
 
 @dataclass(frozen=True, slots=True)
 class StateBook:
-    """Copies of a folder by the digest of what is in it, and a list of those to look at."""
+    """Copies of a folder by the digest of what is in it, and lists of those to look at."""
 
     root: Path
 
@@ -79,13 +79,13 @@ class StateBook:
         _remove(path)
         _copy(self.root / tree / path.name, path)
 
-    def write(self, states: Iterable[FolderState]) -> None:
+    def write(self, states: Iterable[FolderState], name: str = "states") -> None:
         text = json.dumps([asdict(state) for state in states])
         self.root.mkdir(exist_ok=True)
-        (self.root / "states.json").write_text(text, encoding="utf-8")
+        (self.root / f"{name}.json").write_text(text, encoding="utf-8")
 
-    def read(self) -> list[FolderState]:
-        text = (self.root / "states.json").read_text(encoding="utf-8")
+    def read(self, name: str = "states") -> list[FolderState]:
+        text = (self.root / f"{name}.json").read_text(encoding="utf-8")
         return [FolderState(**entry) for entry in json.loads(text)]
 
 

@@ -11,13 +11,19 @@ from pytest_cplife.rules.case import Case, NotCovered
 from pytest_cplife.rules.generations import Generations, differences
 from pytest_cplife.rules.model import RESTORED, Finding
 from pytest_cplife.rules.parts import compare_parts
-from pytest_cplife.rules.phases import CRASH_OFFSETS, completes
+from pytest_cplife.rules.phases import completes, crash_id
 from pytest_cplife.rules.registry import rule
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of checkpoint: the ending of its runs' names, and what its methods are called."""
+    """One kind of checkpoint: the ending of its runs' names, and what its methods are called.
+
+    Attributes:
+        needs: the capabilities without which there is none.
+        presumes: the rules that say what an ordinary load restores.
+        crossing: the rule that says what one on another mesh does.
+    """
 
     suffix: str
     word: str
@@ -25,13 +31,14 @@ class Kind:
     load: str
     needs: tuple[str, ...]
     presumes: tuple[str, ...]
+    crossing: str
 
     def id(self, number: int) -> str:
-        return f"CRASH-{number + CRASH_OFFSETS[self.suffix]:02}"
+        return crash_id(number, self.suffix)
 
 
 KINDS = (
-    Kind("", "", "save()", "load()", (), RESTORED),
+    Kind("", "", "save()", "load()", (), RESTORED, "LOAD-09"),
     Kind(
         " sharded",
         "sharded ",
@@ -39,6 +46,7 @@ KINDS = (
         "load_sharded()",
         ("save_sharded", "load_sharded"),
         ("DCP-04",),
+        "DCP-05",
     ),
 )
 SAVED_PARTS = ("weights", "optimizer state", "averages", "counters")
@@ -55,15 +63,24 @@ class Interrupted:
     kind: Kind
     rule: str
 
-    def run(self, name: str) -> RunEvidence:
-        return self.case[name + self.kind.suffix]
+    def run(self, name: str, *, of_partner: bool = False) -> RunEvidence:
+        """The run `name` about this kind, on this mesh or on the partner."""
+        return self.case[name + self.kind.suffix + (" of partner" if of_partner else "")]
 
-    def needs_replacement(self, name: str) -> None:
+    def needs_partner(self) -> None:
+        """
+        Raises:
+            NotCovered: there is no other mesh.
+        """
+        if self.case.partner is None:
+            raise NotCovered("only one mesh is run, so there is no other to load on")
+
+    def needs_replacement(self, name: str, *, of_partner: bool = False) -> None:
         """
         Raises:
             NotCovered: the trainer does not save to a path where a checkpoint lies.
         """
-        for journal in self.run(name).ranks:
+        for journal in self.run(name, of_partner=of_partner).ranks:
             if journal.facts.get("refusal"):
                 raise NotCovered(journal.facts["refusal"])
 
@@ -104,11 +121,14 @@ def loads_as_saved(ask: Interrupted, source: str, loads: str) -> Iterator[Findin
 
 
 def interrupted(
-    number: int, title: str, *, runs: tuple[str, ...], **texts: str
+    number: int, title: str, *, runs: tuple[str, ...], crosses: bool = False, **texts: str
 ) -> Callable[[Question], Question]:
     """Register the decorated question as a rule for each kind of checkpoint.
 
     In `title` and `texts`, ``{word}``, ``{save}`` and ``{load}`` stand for those of the kind.
+
+    Args:
+        crosses: whether it is about a load on another mesh than the save's.
     """
 
     def register(question: Question) -> Question:
@@ -125,7 +145,7 @@ def interrupted(
                 title.format(**words),
                 runs=tuple(name + kind.suffix for name in runs),
                 needs=kind.needs,
-                presumes=kind.presumes,
+                presumes=(*kind.presumes, *((kind.crossing,) if crosses else ())),
                 **{name: text.format(**words) for name, text in texts.items()},
             )(check)
         return question

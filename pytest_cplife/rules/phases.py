@@ -248,8 +248,21 @@ OWNERS: dict[tuple[str, str], str] = {
     ("crossed back", "close"): "SERIAL-05",
 }
 
-CRASH_OFFSETS = {"": 0, " sharded": 12}
-"""By the ending of a run's name: the number after which its CRASH rules begin."""
+CHECKPOINTS = ("", " sharded")
+"""The endings of the names of runs that interrupt saves: of plain checkpoints, and of sharded."""
+_FIRST = 12
+"""How many rules about plain checkpoints there were before the first about a sharded one."""
+
+
+def crash_id(number: int, suffix: str) -> str:
+    """The rule about checkpoints of one kind that is CRASH-`number` where they are plain.
+
+    The same of sharded ones is CRASH-13 to 24 for 01 to 12, and 37 and 38 for 35 and 36.
+    """
+    if suffix:
+        number += _FIRST if number <= _FIRST else 2
+    return f"CRASH-{number:02}"
+
 
 _INTERRUPTED = {
     ("overwriting", "start"): 8,
@@ -285,6 +298,16 @@ _INTERRUPTED = {
     ("restarted", "save again"): 12,
     ("restarted", "load"): 12,
     ("restarted", "close"): 12,
+    ("moved over", "put back"): 36,
+    ("moved over", "start"): 36,
+    ("moved over", "load an interrupted save"): 35,
+    ("moved over", "load"): 36,
+    ("moved over", "train"): 36,
+    ("moved over", "replace"): 36,
+    ("moved over", "close"): 36,
+    ("returned over", "start"): 36,
+    ("returned over", "load"): 36,
+    ("returned over", "close"): 36,
 }
 
 OWNERS |= {
@@ -318,8 +341,8 @@ OWNERS |= {
 }
 
 OWNERS |= {
-    (run + suffix, phase): f"CRASH-{number + offset:02}"
-    for suffix, offset in CRASH_OFFSETS.items()
+    (run + suffix, phase): crash_id(number, suffix)
+    for suffix in CHECKPOINTS
     for (run, phase), number in _INTERRUPTED.items()
 }
 

@@ -26,7 +26,7 @@ from pytest_cplife.scenarios.crash_kinds import (
     check_saved,
     train,
 )
-from pytest_cplife.scenarios.crash_states import Watch, choose
+from pytest_cplife.scenarios.crash_states import Watch, choose, halfway
 from pytest_cplife.scenarios.editing import offer
 from pytest_cplife.scenarios.meeting import Meeting, meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
@@ -34,6 +34,8 @@ from pytest_cplife.scenarios.replacing import come_together, replace
 
 _STATES = 6
 """How many states of one run are loaded; each costs a start and a load."""
+_ELSEWHERE = 2
+"""How many of them are loaded on another mesh."""
 
 
 def overwriting(rank: Rank, order: Order) -> None:
@@ -75,6 +77,7 @@ def _overwrite(rank: Rank, order: Order, kind: Kind) -> None:
         if rank.rank == 0:
             last = FolderState(newest, book.keep(path.parent), tree_digest(path), False)
             book.write([last, *choose(together, _STATES)])
+            book.write([last, *halfway(together, last, _ELSEWHERE)], "elsewhere")
             stage.recorder.fact("names", names_in(path.parent))
             stage.recorder.fact("instants", len({state.tree for state in together}))
         stage.recorder.fact("refusal", refusal)

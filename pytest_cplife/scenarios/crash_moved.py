@@ -1,13 +1,14 @@
-"""A folder of checkpoints that goes to another mesh, and back to the one that began it."""
+"""What a job has left on one mesh goes to another one, and back to the mesh that began it."""
 
 from __future__ import annotations
 
 from pytest_cplife.launchers.base import Rank
-from pytest_cplife.scenarios.crash import revive
-from pytest_cplife.scenarios.crash_kinds import book_of, train
+from pytest_cplife.scenarios.crash import beside, revive
+from pytest_cplife.scenarios.crash_kinds import PLAIN, SHARDED, Kind, book_of, train
 from pytest_cplife.scenarios.crash_newest import NEWEST
 from pytest_cplife.scenarios.meeting import meeting
 from pytest_cplife.scenarios.order import Order, set_stage
+from pytest_cplife.scenarios.replacing import replace
 
 
 def moving(rank: Rank, order: Order) -> None:
@@ -29,13 +30,58 @@ def moving(rank: Rank, order: Order) -> None:
     stage.close(run)
 
 
+def moving_over(rank: Rank, order: Order) -> None:
+    """On another mesh: go on from a checkpoint, and save over it; load what interruptions left."""
+    _move_over(rank, order, PLAIN)
+
+
+def moving_over_sharded(rank: Rank, order: Order) -> None:
+    """The same with sharded checkpoints."""
+    _move_over(rank, order, SHARDED)
+
+
+def _move_over(rank: Rank, order: Order, kind: Kind) -> None:
+    stage = set_stage(rank, order)
+    assert order.source is not None
+    book = book_of(order.source)
+    newest, *instants = book.read("elsewhere")
+    stage.recorder.fact("states", [newest, *instants])
+    run = revive(stage, kind, book, newest.tree, order.output, interrupted=False)
+    with meeting() as all_ranks:
+        train(stage, run)
+        stage.recorder.moment("moved on", run)
+        with stage.recorder.phase("replace"):
+            refusal = replace(stage, all_ranks, kind, run, order.output)
+            all_ranks.wait()
+        stage.recorder.fact("refusal", refusal)
+        # The mesh that began reads what is saved now.
+        elsewhere = beside(order, "interrupted", all_ranks)
+    stage.close(run)
+    for state in instants:
+        stage.close(revive(stage, kind, book, state.tree, elsewhere))
+
+
 def returning(rank: Rank, order: Order) -> None:
     """On the mesh that began: load the newest of the folder in which another one has saved."""
+    _return(rank, order, NEWEST)
+
+
+def returning_over(rank: Rank, order: Order) -> None:
+    """On the mesh that began: load what another one has saved to the same path."""
+    _return(rank, order, PLAIN)
+
+
+def returning_over_sharded(rank: Rank, order: Order) -> None:
+    """The same with sharded checkpoints."""
+    _return(rank, order, SHARDED)
+
+
+def _return(rank: Rank, order: Order, kind: Kind) -> None:
     stage = set_stage(rank, order)
     assert order.source is not None
     run = stage.start()
     with stage.recorder.phase("load"):
-        NEWEST.load(run, order.source)
+        kind.load(run, order.source)
         run.ready()
     stage.recorder.moment("returned", run)
     stage.close(run)

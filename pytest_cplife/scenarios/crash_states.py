@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest, unnumbered
 from pytest_cplife.scenarios.crash_faults import FINISHING, below
@@ -30,6 +30,8 @@ _OPERATIONS = {
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _DECISIVE = ("renaming", "removing", "linking")
+
+_T = TypeVar("_T")
 
 
 class Watch:
@@ -100,12 +102,9 @@ def choose(states: Iterable[FolderState], limit: int) -> list[FolderState]:
     that lie evenly apart. A path at which nothing lies is another thing where an older checkpoint
     was than where there has never been one.
     """
-    unique: dict[tuple[str, bool], FolderState] = {}
-    for state in sorted(states, key=lambda each: (not each.decisive, each.moment)):
-        unique.setdefault((state.tree, state.fresh), state)
     contents: set[tuple[str, bool]] = set()
     ranked: tuple[list[FolderState], ...] = ([], [], [], [])
-    for state in unique.values():
+    for state in _unique(states):
         known = (state.checkpoint, state.fresh) in contents
         contents.add((state.checkpoint, state.fresh))
         ranked[2 * known + (not state.decisive)].append(state)
@@ -113,6 +112,51 @@ def choose(states: Iterable[FolderState], limit: int) -> list[FolderState]:
     for group in ranked:
         chosen += _spread(group, limit - len(chosen))
     return sorted(chosen, key=lambda each: each.moment)
+
+
+def halfway(states: Iterable[FolderState], newest: FolderState, limit: int) -> list[FolderState]:
+    """At most `limit` states of a save over a checkpoint, one for each content of the path.
+
+    Those in which neither checkpoint lies there come first, then one with the older. Of each
+    content it is one from the middle, when some of what belongs together is there and some is not.
+    Where nothing was saved over, they are of a save to a new path.
+
+    Args:
+        newest: the state after that save.
+    """
+    unique = [state for state in _unique(states) if state.tree != newest.tree]
+    over = [state for state in unique if not state.fresh] or unique
+    over.sort(key=lambda each: each.moment)
+    contents: dict[str, list[FolderState]] = {}
+    for state in over:
+        contents.setdefault(state.checkpoint, []).append(state)
+    # Before anything is changed the older one lies there.
+    whole = dict.fromkeys((next(iter(contents), ""), newest.checkpoint))
+    torn = [content for content in contents if content not in whole]
+    chosen = _middle(torn, limit)
+    chosen += [content for content in whole if content in contents][: limit - len(chosen)]
+    looks = [state for content in chosen for state in _middle(_decisive(contents[content]), 1)]
+    return sorted(looks, key=lambda each: each.moment)
+
+
+def _decisive(states: list[FolderState]) -> list[FolderState]:
+    """Those of `states` before a rename or a removal, where there are any."""
+    return [state for state in states if state.decisive] or states
+
+
+def _unique(states: Iterable[FolderState]) -> list[FolderState]:
+    """Each state once, as it was before a rename or a removal if it was."""
+    unique: dict[tuple[str, bool], FolderState] = {}
+    for state in sorted(states, key=lambda each: (not each.decisive, each.moment)):
+        unique.setdefault((state.tree, state.fresh), state)
+    return [*unique.values()]
+
+
+def _middle(items: Sequence[_T], count: int) -> list[_T]:
+    """`count` of them that lie evenly apart from each other and from both ends."""
+    if len(items) <= count:
+        return [*items]
+    return [items[(number + 1) * len(items) // (count + 1)] for number in range(count)]
 
 
 def _spread(states: list[FolderState], count: int) -> list[FolderState]:

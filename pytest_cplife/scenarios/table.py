@@ -273,6 +273,38 @@ RUNS = {
         RunKind(
             "restarted sharded", crash.restarting_sharded, lane="resume", after="killed sharded"
         ),
+        RunKind(
+            "moved over",
+            crash_moved.moving_over,
+            lane="resume",
+            after="overwriting",
+            source_phase="close",
+            partner=True,
+            patience=4,
+        ),
+        RunKind(
+            "returned over",
+            crash_moved.returning_over,
+            after="moved over",
+            source_phase="close",
+            partner=True,
+        ),
+        RunKind(
+            "moved over sharded",
+            crash_moved.moving_over_sharded,
+            lane="resume",
+            after="overwriting sharded",
+            source_phase="close",
+            partner=True,
+            patience=4,
+        ),
+        RunKind(
+            "returned over sharded",
+            crash_moved.returning_over_sharded,
+            after="moved over sharded",
+            source_phase="close",
+            partner=True,
+        ),
         RunKind("crossed", crossing.crossed, lane="resume", after="saving", partner=True),
         RunKind("serial saving", crossing.serial_saving, world="serial", per_session=True),
         RunKind("from serial", crossing.from_serial, lane="resume", after="serial saving"),
@@ -304,6 +336,7 @@ RUNS = {
 `nudged` is one whose gradients are off by rounding, for trainers whose restarts add up otherwise.
 `crossed` reads what `saving` wrote on the partner mesh, and `crossed back` what the serial run
 `through serial` made of it. `moved` goes on in the partner's folder, and `returned` reads what the
-partner's `moved` has left of this mesh's own. `onward` is what the steps after a change of mesh are
+partner's `moved` has left of this mesh's own; `moved over` and `returned over` do so with what
+`overwriting` has saved to one path. `onward` is what the steps after a change of mesh are
 held against. `relayed` stops a second time, `relayed again` a third, right after its load, and
 `relayed thrice` goes on from there; `rewound` loads the checkpoint from before the first step."""

@@ -130,3 +130,10 @@ def test_sizes(folder: Path) -> None:
     assert largest_file(folder) == 4 == largest_file(folder / "checkpoint" / "a.pt")
     assert tree_size(folder) == 6
     assert largest_file(folder / "nothing") == 0
+
+
+def test_there_may_be_several_lists(book: StateBook) -> None:
+    one, other = (FolderState(name, name, "", fresh=False) for name in ("one", "other"))
+    book.write([one, other])
+    book.write([other], "some")
+    assert (book.read(), book.read("some")) == ([one, other], [other])

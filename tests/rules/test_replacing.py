@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.model import Outcome, Verdict
-from pytest_cplife.rules.registry import rules_of
+from pytest_cplife.rules.registry import get_rule, rules_of
 from pytest_cplife.session import Session
 from pytest_cplife.settings import Settings
 
@@ -31,6 +31,16 @@ def test_refusal_is_not_covered_and_the_rest_is_asked_at_new_paths(tmp_path: Pat
         assert (verdicts[id].outcome, verdicts[id].reason) == (Outcome.NOT_COVERED, reason), id
     asked = ("CRASH-04", "CRASH-05", "CRASH-06", "CRASH-10")
     assert {verdicts[id].outcome for id in asked} == {Outcome.PASSED}
+
+
+def test_refusal_on_another_mesh_is_not_covered(tmp_path: Path) -> None:
+    """What was interrupted there at a new path is judged all the same."""
+    meshes = (MeshSpec.parse("fsdp=1"), SPEC)
+    with Session(Settings("tests.rules.broken:Refuses", tmp_path, meshes=meshes)) as session:
+        loads, replaces = (session.judge(get_rule(f"CRASH-{n}"), SPEC) for n in (35, 36))
+    assert loads.outcome is Outcome.PASSED
+    assert replaces.outcome is Outcome.NOT_COVERED
+    assert "a checkpoint is there already" in replaces.reason
 
 
 def test_refusal_of_one_rank_is_told_by_its_exception(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pytest_cplife.selftest.trainers import fsdp2
 
+from pytest_cplife.evidence.folders import tree_digest
+from pytest_cplife.evidence.run import RunEvidence
 from pytest_cplife.launchers import make_launcher
 from pytest_cplife.launchers.base import Launcher
 from pytest_cplife.loading import load_adapter
@@ -61,3 +63,30 @@ def test_another_death_is_one(tmp_path: Path, launcher: Launcher) -> None:
     run = runner(f"{__name__}:Dies", tmp_path, launcher).run("overwriting", TWO)
     assert run.failure is not None
     assert run.failure.phase == "replace" and "SIGKILL" in run.failure.headline
+
+
+def test_another_mesh_takes_up_copies_and_the_first_gets_back_what_it_made_of_them(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    one = MeshSpec.parse("fsdp=1")
+    runs = runner("pytest_cplife.selftest.trainers.sharded:Adapter", tmp_path, launcher)
+    begun = runs.run("overwriting sharded", TWO)
+    left = tree_digest(runs.output("overwriting sharded", TWO).parent)
+    moved = runs.run("moved over sharded", one, TWO)
+    assert moved.failure is None
+    newest, *instants = moved.ranks[0].facts["states"]
+    assert [state.name for state in instants] == [
+        "generation 2, rank 0 before renaming checkpoint",
+        "generation 2, rank 0 before renaming checkpoint.unfinished",
+    ]
+    steps = [step(begun, name) for name in ("generation 1", newest.name)]
+    found = [step(moved, state.tree) for state in instants]
+    assert set(found) <= set(steps) and step(moved, newest.tree) == steps[1]
+    assert tree_digest(runs.output("overwriting sharded", TWO).parent) == left
+    returned = runs.run("returned over sharded", TWO, one)
+    assert step(returned, "returned") == step(moved, "moved on") == steps[1] + 1
+
+
+def step(run: RunEvidence, moment: str) -> int:
+    (steps,) = {snapshot.counters["global_step"] for snapshot in run.at(moment).ranks}
+    return steps

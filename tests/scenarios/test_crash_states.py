@@ -11,7 +11,7 @@ import torch
 
 from pytest_cplife.evidence.folders import FolderState, StateBook, tree_digest
 from pytest_cplife.scenarios.crash_faults import listening
-from pytest_cplife.scenarios.crash_states import Watch, choose
+from pytest_cplife.scenarios.crash_states import Watch, choose, halfway
 
 
 def watched(folder: Path, path: Path) -> tuple[StateBook, Watch]:
@@ -123,3 +123,41 @@ def test_nothing_at_a_path_where_a_checkpoint_was_is_a_content_of_its_own() -> N
     between = replace(others[4], name="between", checkpoint="")
     states = [never, *others[:4], between, *others[5:]]
     assert [s.name for s in choose(states, 3)] == ["never", "1", "between"]
+
+
+def saved_over(*contents: str, decisive: str = "") -> list[FolderState]:
+    """Instants of a save over a checkpoint, by what lies at the path; named by their number."""
+    return [
+        replace(
+            STATE,
+            name=f"{number}",
+            tree=f"{number}",
+            checkpoint=content,
+            moment=float(number),
+            decisive=f"{number}" in decisive,
+        )
+        for number, content in enumerate(contents)
+    ]
+
+
+NEWEST = replace(STATE, name="newest", tree="newest", checkpoint="new")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        # A file that is exchanged by one rename, after two others: the middle one of the three.
+        (saved_over("old", "old", "old", "old", "new", decisive="123"), ["2", "4"]),
+        # A folder that takes two.
+        (saved_over("old", "old", "", "new", "new", decisive="1234"), ["1", "2"]),
+        # Written in place: another content at every instant.
+        (saved_over("old", "a", "b", "c", "d", "e", decisive=""), ["2", "4"]),
+        (saved_over(), []),
+    ],
+)
+def test_for_another_mesh_some_of_it_is_there(
+    states: list[FolderState], expected: list[str]
+) -> None:
+    assert [state.name for state in halfway(reversed(states), NEWEST, 2)] == expected
+    first = replace(STATE, name="first", tree="first", fresh=True, decisive=True)
+    assert [s.name for s in halfway([first, *states, NEWEST], NEWEST, 2)] == (expected or ["first"])

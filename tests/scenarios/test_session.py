@@ -130,6 +130,24 @@ def test_the_owner_of_a_failure_fails_and_the_others_are_blocked(lab: Lab, tmp_p
     assert (violation.ranks, violation.detail) == ((1,), "trace")
 
 
+def test_a_load_of_another_meshs_checkpoint_is_told_once(lab: Lab, tmp_path: Path) -> None:
+    here = lab.on("cp=2")
+    crossed, resharding = failed(here, "crossed", "load"), failed(here, "resharding", "load")
+    runs = [failed(here, name, "load") for name in ("moved over", "moved over sharded")]
+    session = Given(tmp_path, here.run("resumed"), crossed, resharding, *runs)
+
+    def reason(run: str) -> str:
+        return session.judge(ruled(passing, runs=(run,), id="CRASH-36"), TWO).reason
+
+    assert reason("moved over") == "blocked by LOAD-09"
+    # A phase of another name is another part; what ends there is for the rule itself to tell.
+    assert reason("moved over sharded") == ""
+    session.given["resharding"] = failed(here, "resharding", "load sharded")
+    assert reason("moved over sharded") == "blocked by DCP-05"
+    session.given["crossed"] = here.run("crossed")
+    assert reason("moved over") == ""
+
+
 def test_a_failure_further_up_blocks_too(lab: Lab, tmp_path: Path) -> None:
     held = lab.run("resumed", held_back="saving")
     rule = ruled(asking, runs=("resumed",))
