@@ -70,7 +70,8 @@ def plain_to_sharded(path: Path, out: Path) -> None:
     # One process writes one rank's values. Streams of more ranks have no place then, and a
     # resume draws fresh ones, as it does whenever the number of ranks has changed.
     streams = payload["streams"]
-    write_shards(tree, {"streams": streams[0]} if len(streams) == 1 else {}, out)
+    own = {"streams": streams[0]} if len(streams) == 1 else {}
+    write_shards(lambda: (tree, own), out)
 
 
 def main() -> None:

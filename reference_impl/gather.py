@@ -17,13 +17,17 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 
 def gather_to(tensor: DTensor, rank: int) -> Tensor | None:
     """The value of `tensor` on the CPU of global rank `rank`, None on the others. Collective."""
-    placements = tensor.placements
+    placements, mesh = tensor.placements, tensor.device_mesh
     mine = dist.get_rank() == rank
+    # Asked of the mesh, not of this rank's place on it: all ranks must go the same way below.
+    on_mesh = bool((mesh.mesh == rank).any())
     if not all(place.is_replicate() or type(place) is Shard for place in placements):
+        if not on_mesh:
+            raise ValueError(f"rank {rank} is not on the mesh of a tensor that is {placements}")
         full = tensor.full_tensor()  # strided shards and the like: torch knows where they belong
         return full.to("cpu", copy=True) if mine else None
-    mesh, local = tensor.device_mesh, tensor.to_local()
-    if all(place.is_replicate() for place in placements) and mesh.get_coordinate() is not None:
+    local = tensor.to_local()
+    if on_mesh and all(place.is_replicate() for place in placements):
         return local.to("cpu", copy=True) if mine else None
     whole = torch.empty(tensor.shape, dtype=tensor.dtype) if mine else None
     extents = [range(size) for size in mesh.shape]

@@ -40,7 +40,7 @@ def rank_file(rank: int) -> str:
 
 def read_shards(
     path: Path,
-    live: Mapping[str, Tensor],
+    live: Callable[[], Mapping[str, Tensor]],
     fit: Callable[[dict[str, Any], dict[str, Any] | None], T],
 ) -> T:
     """What `fit` makes of the tree at `path`, in fresh tensors, and this rank's own values.
@@ -49,8 +49,9 @@ def read_shards(
 
     Args:
         path: the directory.
-        live: by key (or by the beginning of keys, ending in a dot), the tensors after which the
-            ones of the same shape are laid out; all others become plain and full.
+        live: gives, by key (or by the beginning of keys, ending in a dot), the tensors after which
+            the ones of the same shape are laid out; all others become plain and full. Called
+            here, where a rank on which it raises does not leave the others waiting.
         fit: told the tree, and this rank's values, None where another number of ranks wrote them.
             It may raise and must not communicate.
     """
@@ -78,7 +79,7 @@ def read_shards(
             )
         # Fresh tensors: a read that fails half way, or finds damage, has touched nothing that
         # lives. So the ranks can share the check of the data and make it while they read.
-        targets = _targets(metadata, live)
+        targets = _targets(metadata, live())
         shared = sorted(name for name in manifest["files"] if name.endswith(".distcp"))
         with ThreadPoolExecutor(1) as pool:
             check = pool.submit(atomic.verify, path, manifest, shared[rank :: world_size()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +34,20 @@ Records = dict[str, atomic.FileRecord]
 
 
 def write_shards(
-    tree: Mapping[str, Any],
-    own: Mapping[str, Any],
+    export: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]],
     path: Path,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Write `tree`, which the ranks have together, and each rank's `own` to `path`. Collective.
+    """Write what `export` gives to `path`. Collective.
+
+    Args:
+        export: gives the tree that the ranks have together, and this rank's own values. Called
+            here, where a rank on which it raises does not leave the others waiting.
 
     Raises:
         CheckpointError: on every rank; `path` is what it was before.
     """
-    doing, save = f"cannot save {path}", _Save(tree, own, path)
+    doing, save = f"cannot save {path}", _Save(export, path)
     try:
         task = led(doing, save.plan, save.assign, group)
         led(doing, lambda: save.write(task), save.publish, group)
@@ -75,20 +78,25 @@ class _Written:
 class _Save:
     """One rank's part in a save."""
 
-    def __init__(self, tree: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
-        self._tree = tree
-        self._own = own
+    def __init__(
+        self, export: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]], path: Path
+    ) -> None:
+        self._export = export
         self._path = path
         self._rank = global_rank()
         self._planner = DefaultSavePlanner()
         self._skeleton: Any = None
+        self._own: Mapping[str, Any] = {}
+        self._names: Collection[str] = ()
         self._metadata: Metadata | None = None
         self.begun: Path | None = None
         """The folder that rank 0 has made."""
 
     def plan(self) -> SavePlan:
         """This rank's wishes: what it holds of every tensor."""
-        found, self._skeleton = split(self._tree)
+        tree, self._own = self._export()
+        found, self._skeleton = split(tree)
+        self._names = found.keys()
         # Contiguous, for `DirectReader`: `torch.save` keeps strides.
         tensors: dict[str, Tensor] = {k: t.detach().contiguous() for k, t in found.items()}
         self._planner.set_up_planner(tensors, is_coordinator=self._rank == 0)
@@ -96,6 +104,7 @@ class _Save:
 
     def assign(self, wishes: Sequence[SavePlan]) -> list[_Task]:
         """On rank 0: who writes what, each chunk once."""
+        _refuse_differences(wishes, self._names)
         folder = self.begun = atomic.begin(self._path)
         plans, self._metadata = self._planner.create_global_plan(list(wishes))
         return [_Task(folder, plan) for plan in _writer(folder).prepare_global_plan(plans)]
@@ -128,6 +137,27 @@ class _Save:
         facts = {"world_size": len(written), "objects": objects}
         atomic.publish(folder, self._path, records, [dcp_metadata.NAME], **facts)
         return [None] * len(written)
+
+
+def _refuse_differences(wishes: Sequence[SavePlan], names: Collection[str]) -> None:
+    """Check that the ranks have the tensors `names`, which rank 0 has, all of them alike.
+
+    Of different ones DCP keeps the first that it meets; and what rank 0 has not is not in the
+    skeleton, which is rank 0's, so that a load would leave it out.
+    """
+    known: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for rank, wish in enumerate(wishes):
+        for item in wish.items:
+            name, about = item.index.fqn, item.tensor_data
+            assert about is not None  # `split` gives tensors only
+            kind = about.properties.dtype, tuple(about.size)
+            if name not in names:
+                raise ValueError(f"rank {rank} has {name!r}, which rank 0 has not")
+            first = known.setdefault(name, kind)
+            if kind != first:
+                raise ValueError(
+                    f"{name!r} is {kind[0]} {kind[1]} on rank {rank}, {first[0]} {first[1]} before"
+                )
 
 
 def _writer(folder: Path) -> FileSystemWriter:

@@ -51,8 +51,7 @@ class DCP:
             state: modules, optimizers of these modules, objects with ``state_dict``, nested
                 containers of tensors and values, and `PerRank` values.
         """
-        tree, own = _export(state)
-        write_shards(tree, own, Path(checkpoint_id))
+        write_shards(partial(_export, state), Path(checkpoint_id))
 
     @staticmethod
     @outside_inference
@@ -98,9 +97,13 @@ class AsyncSaver:
     def save(self, state: Mapping[str, Any], checkpoint_id: Path | str) -> None:
         """Begin a save; raises what the one before it has run into."""
         self.wait()
-        tree, own = copied(_export(state))
+        now: Future[tuple[dict[str, Any], dict[str, Any]]] = Future()
+        try:
+            now.set_result(copied(_export(state)))
+        except Exception as error:
+            now.set_exception(error)  # for the thread to tell: the other ranks' wait for ours
         self._pending = self._thread.submit(
-            write_shards, tree, own, Path(checkpoint_id), self._group
+            write_shards, now.result, Path(checkpoint_id), self._group
         )
 
     def wait(self) -> None:
@@ -159,12 +162,15 @@ def _read(
     fit: Callable[[dict[str, Any], dict[str, Any] | None], T],
 ) -> T:
     """What `fit` makes of the tree at `path` and this rank's own values; see `read_shards`."""
-    live, _ = split(_export(state)[0])
-    for name, value in state.items():
-        if isinstance(value, Optimizer):
-            # Before the first step there is no state to lay out by: it goes by its parameter.
-            for fqn, parameter in owner(state, value).named_parameters():
-                live[f"{name}.state.{fqn}."] = parameter
+
+    def live() -> dict[str, Tensor]:
+        tensors, _ = split(_export(state)[0])
+        for name, value in state.items():
+            if isinstance(value, Optimizer):
+                # Before the first step there is no state to lay out by: it goes by its parameter.
+                for fqn, parameter in owner(state, value).named_parameters():
+                    tensors[f"{name}.state.{fqn}."] = parameter
+        return tensors
 
     def with_versions(tree: dict[str, Any], own: dict[str, Any] | None) -> T:
         for name, value in state.items():
