@@ -29,13 +29,8 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """
     if isinstance(tree, _LEAVES):
         return change(tree)
-    if isinstance(tree, dict):
-        emptied = copy.copy(tree)
-        emptied.clear()
-        emptied.update({key: map_leaves(value, change) for key, value in tree.items()})
-        return emptied
     if isinstance(tree, Mapping):
-        return {key: map_leaves(value, change) for key, value in tree.items()}
+        return refilled(tree, {key: map_leaves(value, change) for key, value in tree.items()})
     if isinstance(tree, list):
         return [map_leaves(value, change) for value in tree]
     if isinstance(tree, tuple) and not isinstance(tree, torch.Size):
@@ -51,6 +46,16 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
                 object.__setattr__(clone, field.name, value)  # frozen ones, too
         return clone
     return change(tree)
+
+
+def refilled(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """`items` in a copy of `mapping`, with its type and attributes; a dict for what is none."""
+    if not isinstance(mapping, dict):
+        return items
+    emptied = copy.copy(mapping)
+    emptied.clear()
+    emptied.update(items)
+    return emptied
 
 
 def outside_inference(function: F) -> F:

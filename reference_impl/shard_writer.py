@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from . import atomic, dcp_metadata
@@ -75,6 +75,18 @@ class _Written:
     """Whether a file of its holds objects."""
 
 
+class _Planner(DefaultSavePlanner):
+    """torch's planner, with tensors whose bytes in memory are their elements in order.
+
+    `DirectReader` takes them as that. ``torch.save`` keeps strides, and writes a conjugate or a
+    negative view as the bytes of its original and a flag.
+    """
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+        assert isinstance(object, Tensor)  # `split` gives tensors only
+        return object.detach().resolve_conj().resolve_neg().contiguous()
+
+
 class _Save:
     """One rank's part in a save."""
 
@@ -84,7 +96,7 @@ class _Save:
         self._export = export
         self._path = path
         self._rank = global_rank()
-        self._planner = DefaultSavePlanner()
+        self._planner = _Planner()
         self._skeleton: Any = None
         self._own: Mapping[str, Any] = {}
         self._names: Collection[str] = ()
@@ -97,9 +109,9 @@ class _Save:
         tree, self._own = self._export()
         found, self._skeleton = split(tree)
         self._names = found.keys()
-        # Contiguous, for `DirectReader`: `torch.save` keeps strides.
-        tensors: dict[str, Tensor] = {k: t.detach().contiguous() for k, t in found.items()}
-        self._planner.set_up_planner(tensors, is_coordinator=self._rank == 0)
+        for key, tensor in found.items():
+            _refuse_unreadable(key, tensor)
+        self._planner.set_up_planner(dict(found), is_coordinator=self._rank == 0)
         return self._planner.create_local_plan()
 
     def assign(self, wishes: Sequence[SavePlan]) -> list[_Task]:
@@ -137,6 +149,15 @@ class _Save:
         facts = {"world_size": len(written), "objects": objects}
         atomic.publish(folder, self._path, records, [dcp_metadata.NAME], **facts)
         return [None] * len(written)
+
+
+def _refuse_unreadable(key: str, tensor: Tensor) -> None:
+    """Check that a tensor is an array of numbers: what else DCP writes it does not read back."""
+    if tensor.is_meta:
+        raise ValueError(f"{key!r} is on the meta device and has no values")
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise ValueError(f"{key!r} is {'quantized' if tensor.is_quantized else kind}")
 
 
 def _refuse_differences(wishes: Sequence[SavePlan], names: Collection[str]) -> None:

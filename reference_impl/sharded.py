@@ -27,16 +27,10 @@ from .optimizer_state import commit_optimizer, export_optimizer, stage_optimizer
 from .plain import map_leaves, outside_inference
 from .shard_files import read_shards
 from .shard_writer import write_shards
+from .skeleton import PerRank as PerRank
 from .skeleton import split
 
 T = TypeVar("T")
-
-
-@dataclass
-class PerRank:
-    """A value that every rank has its own of: random streams, a loader's position."""
-
-    value: Any = None
 
 
 class DCP:
@@ -121,10 +115,18 @@ class AsyncSaver:
 
 
 def copied(tree: Any) -> Any:
-    """`tree` with copies of its tensors (DTensors stay what they are) and its other values."""
-    return map_leaves(
-        tree, lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
-    )
+    """`tree` with copies of its tensors, on the CPU, and of whatever else training may change.
+
+    DTensors stay what they are, over tensors on the CPU: on a device the copy of a whole state
+    would have to fit beside it, and would be under way still when this returns.
+    """
+
+    def copied_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().to("cpu", copy=True)
+        return copy.deepcopy(leaf)
+
+    return map_leaves(tree, copied_leaf)
 
 
 def owner(state: Mapping[str, Any], optimizer: Optimizer) -> nn.Module:
@@ -144,6 +146,10 @@ def _export(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if isinstance(value, PerRank):
             own[name] = value.value
         elif isinstance(value, nn.Module):
+            if f"{name}.versions" in state:
+                raise ValueError(
+                    f"{name + '.versions'!r} is taken: it goes with the module {name!r}"
+                )
             saved = value.state_dict()
             tree[name] = {**saved}
             tree[f"{name}.versions"] = dict(getattr(saved, "_metadata", {}))
