@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cplife.launchers.base import Rank
+from pytest_cplife.scenarios.edges import through_a_file
 from pytest_cplife.scenarios.order import Order, set_stage
 from pytest_cplife.scenarios.scripts import load, next_step, train_on
 
@@ -21,7 +22,10 @@ def relayed(rank: Rank, order: Order) -> None:
 
 
 def relayed_again(rank: Rank, order: Order) -> None:
-    """In other processes again: load the second checkpoint and save it as a third at once."""
+    """In other processes again: load the second checkpoint and save it as a third at once.
+
+    Then, as nothing comes after, save weights that no training would have made.
+    """
     stage = set_stage(rank, order)
     run = stage.start()
     load(stage, run)
@@ -33,6 +37,7 @@ def relayed_again(rank: Rank, order: Order) -> None:
             with stage.recorder.phase("read"):
                 view = stage.adapter.read_checkpoint(path)
             stage.file(name, path, view)
+    through_a_file(stage, run)
     stage.close(run)
 
 

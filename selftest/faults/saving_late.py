@@ -127,6 +127,30 @@ class Settings:
     width: int
 
 
+@plant(fsdp2.Adapter, rule="SAVE-17", subject="embed.weight", mesh="fsdp=2")
+class GathersByAddingUp(fsdp2.Fsdp2Run):
+    """The whole is the sum of the ranks' parts, each among zeros: what was -0.0 is 0.0."""
+
+    def export_model(self) -> dict[str, Any]:
+        return {
+            name: value + torch.zeros_like(value) for name, value in super().export_model().items()
+        }
+
+
+@plant(ddp.Adapter, rule="SAVE-17", subject="norm.weight", mesh="dp=2")
+class CleansWhatItLoads(ddp.DdpRun):
+    """A load keeps numbers within what another version of the trainer could hold of them."""
+
+    def restore_model(self, saved: dict[str, Any]) -> None:
+        limit = torch.finfo(torch.float16).max
+        super().restore_model(
+            {
+                name: v.clamp(-limit, limit) if v.is_floating_point() else v
+                for name, v in saved.items()
+            }
+        )
+
+
 @plant(fsdp2.Adapter, rule="SERIAL-08", subject="checkpoint", mesh="fsdp=2")
 class PicklesItsSettings(fsdp2.Fsdp2Run):
     """The settings go to the file as the object that they are."""
