@@ -23,6 +23,8 @@ from pytest_cplife.rules.parts import compare_parts
     cause="Marks of each rank, or parts that a recovery counts by the number of today's ranks.",
     runs=("overwriting", "moved over"),
     crosses=True,
+    # What no mesh finds at that instant.
+    presumes=(9,),
 )
 def restarts_elsewhere(ask: Interrupted) -> Iterator[Finding]:
     ask.needs_partner()

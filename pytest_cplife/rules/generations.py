@@ -75,6 +75,6 @@ class Generations:
 def differences(
     case: Case, run: RunEvidence, expected: Moment, observed: Moment, *parts: str
 ) -> set[str]:
-    """Names of what is not the same at both moments."""
-    found = compare_parts(case, run, expected, observed, *parts)
+    """Names of what is not the same at both moments, in the named parts or in any."""
+    found = compare_parts(case, run, expected, observed, *(parts or PARTS))
     return {finding.subject for finding in found if isinstance(finding, Violation)}

@@ -121,7 +121,13 @@ def loads_as_saved(ask: Interrupted, source: str, loads: str) -> Iterator[Findin
 
 
 def interrupted(
-    number: int, title: str, *, runs: tuple[str, ...], crosses: bool = False, **texts: str
+    number: int,
+    title: str,
+    *,
+    runs: tuple[str, ...],
+    crosses: bool = False,
+    presumes: tuple[int, ...] = (),
+    **texts: str,
 ) -> Callable[[Question], Question]:
     """Register the decorated question as a rule for each kind of checkpoint.
 
@@ -129,12 +135,14 @@ def interrupted(
 
     Args:
         crosses: whether it is about a load on another mesh than the save's.
+        presumes: the numbers of such rules that come before it.
     """
 
     def register(question: Question) -> Question:
         for kind in KINDS:
             words = {"word": kind.word, "save": kind.save, "load": kind.load}
             id = kind.id(number)
+            earlier = (*((kind.crossing,) if crosses else ()), *map(kind.id, presumes))
 
             def check(case: Case, kind: Kind = kind, id: str = id) -> Iterator[Finding]:
                 yield from question(Interrupted(case, kind, id))
@@ -145,7 +153,7 @@ def interrupted(
                 title.format(**words),
                 runs=tuple(name + kind.suffix for name in runs),
                 needs=kind.needs,
-                presumes=(*kind.presumes, *((kind.crossing,) if crosses else ())),
+                presumes=(*kind.presumes, *earlier),
                 **{name: text.format(**words) for name, text in texts.items()},
             )(check)
         return question

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_cplife.evidence.folders import FolderState
+from pytest_cplife.evidence.records import ValueRecord
 from pytest_cplife.evidence.run import RunEvidence, RunFailure, Unanswered
 from pytest_cplife.evidence.snapshot import Snapshot
 from pytest_cplife.rules.case import Case, NotCovered
+from pytest_cplife.rules.registry import get_rule
 from tests.rules.builders import Lab, subjects, violations
 
 PARTNER = "dp=4"
@@ -22,10 +24,13 @@ FRESH = FolderState("generation 1, rank 1 before renaming part-#", "t2", "", Tru
 Loads = Mapping[str, Sequence[Snapshot] | Sequence[str]]
 
 
-def state(lab: Lab, number: int, step: int | None = None) -> list[Snapshot]:
-    """Weights and a counter that are `number`'s; the counter another's with `step`."""
+def state(
+    lab: Lab, number: int, step: int | None = None, position: int | None = None
+) -> list[Snapshot]:
+    """Weights, a counter and an extra entry that are `number`'s; these of others where given."""
     weights = {"w": lab.sharded([float(number)] * 6)}
-    return lab.snapshots(parameters=weights, step=step or number)
+    extra = {"position": ValueRecord("int", str(position or number))}
+    return lab.snapshots(parameters=weights, step=step or number, extra=extra)
 
 
 def overwriting(lab: Lab) -> RunEvidence:
@@ -64,7 +69,9 @@ def test_either_generation_of_the_other_mesh_will_do(lab: Lab, number: int) -> N
 
 def test_a_mixture_is_neither(lab: Lab) -> None:
     mixed = state(lab, 1, step=2)
-    assert interrupted(lab, OVER, *mixed) == ["weights of generation 1, counters of generation 2"]
+    assert interrupted(lab, OVER, *mixed) == [
+        "weights of generation 1, counters of generation 2, extra state of generation 1"
+    ]
 
 
 def test_a_refusal_loses_the_older_one(lab: Lab) -> None:
@@ -79,11 +86,19 @@ def test_at_a_new_path_it_is_right_if_all_refuse(lab: Lab) -> None:
     assert interrupted(lab, FRESH, *state(lab, 2)) != []
 
 
-def test_what_no_load_brings_to_this_mesh_is_left_to_other_rules(lab: Lab) -> None:
-    run = moved(lab, [OVER], {OVER.tree: state(lab, 1, step=2)})
-    for journal, seen in zip(run.ranks, state(lab, 2, step=99), strict=True):
-        journal.snapshots[LAST.tree] = seen  # the counter never comes along
+@pytest.mark.parametrize("part", ["step", "position"])
+def test_what_no_load_brings_to_this_mesh_is_left_to_other_rules(lab: Lab, part: str) -> None:
+    found = {OVER.tree: state(lab, 1, **{part: 98})}
+    run = moved(lab, [OVER], found)
+    assert subjects("CRASH-35", case_of(lab, overwriting(lab), run))
+    for journal, seen in zip(run.ranks, state(lab, 2, **{part: 99}), strict=True):
+        journal.snapshots[LAST.tree] = seen  # it never comes along
     assert not subjects("CRASH-35", case_of(lab, overwriting(lab), run))
+
+
+def test_what_the_mesh_that_was_killed_finds_no_more_is_told_there() -> None:
+    assert {"CRASH-09", "LOAD-09"} <= set(get_rule("CRASH-35").presumes)
+    assert {"CRASH-21", "DCP-05"} <= set(get_rule("CRASH-37").presumes)
 
 
 def test_where_nothing_could_be_followed_there_is_nothing_to_judge(lab: Lab) -> None:
