@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MANIFEST = "manifest.json"
 FORMAT = "reference-sharded"
@@ -82,12 +82,26 @@ def _json(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace the file `path` by `value`, wholly or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("w") as file:
-        file.write(_json(value))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(_json(value).encode())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that becomes the file `path` when the block ends well.
+
+    One name for all of them: what a killed process leaves, the next overwrites.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # on a full disk it is what fills it
+        raise
     sync(path.parent)
 
 
@@ -95,14 +109,37 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def begin(path: Path) -> Path:
-    """A fresh directory beside `path` to write into; leftovers of killed saves are removed."""
+    """A fresh directory beside `path` to write into; leftovers of killed saves are removed.
+
+    Raises:
+        FileExistsError: there is something at `path` that is no checkpoint, and that publishing
+            one would remove.
+    """
+    path = _itself(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     recover(path)
+    _refuse_other(path)
     for leftover in [*_siblings(path, "new"), *_siblings(path, "old")]:
         shutil.rmtree(leftover)
     fresh = path.with_name(f".{path.name}.new-{uuid.uuid4().hex}")
     fresh.mkdir()
     return fresh
+
+
+def _itself(path: Path) -> Path:
+    """`path`, or what it links to. Links further up stay: other nodes may have others there."""
+    return _itself(path.parent / path.readlink()) if path.is_symlink() else path
+
+
+def _refuse_other(path: Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise FileExistsError(f"{path} is a file and no checkpoint directory")
+    there = {entry.name for entry in path.iterdir()}
+    others = sorted(name for name in there if not name.endswith((".distcp", ".pt")))
+    if others and not there & {MANIFEST, ".metadata"}:
+        raise FileExistsError(f"{path} is a directory and no checkpoint: it has {others[0]!r}")
 
 
 def publish(
@@ -128,19 +165,27 @@ def publish(
     (written / MANIFEST).write_text(_json(manifest))
     with _syncing([written / MANIFEST, *(written / name for name in unsynced), written]):
         pass
-    old = None
+    path, old = _itself(path), None
     if path.exists():
         old = path.with_name(f".{path.name}.old-{uuid.uuid4().hex}")
         path.rename(old)
         # A kill here leaves no `path`, but two whole directories: `recover` takes the new one.
-    written.rename(path)
+    try:
+        written.rename(path)
+    except OSError:
+        if old is not None:
+            old.rename(path)
+        raise
     sync(path.parent)
     if old is not None:
-        shutil.rmtree(old)
+        # The new one is there, and a save that says that it failed would be wrong. What cannot be
+        # removed is left to the next `begin`.
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def recover(path: Path) -> None:
     """Finish a replacement that was killed between its two renames."""
+    path = _itself(path)
     if path.exists():
         return
     for kind in ("new", "old"):
@@ -166,14 +211,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no finished checkpoint, or a file of it is missing.
-        ValueError: the format is newer, a file is cut, or one does not belong there.
+        ValueError: the manifest is damaged, the format is newer, a file is cut, or one does not
+            belong there.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a checkpoint directory")
     if not (path / MANIFEST).is_file():
         raise FileNotFoundError(f"{path / MANIFEST} is missing: the save was never finished")
-    manifest = json.loads((path / MANIFEST).read_text())
-    version = manifest.get("format_version")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        version, files = manifest["format_version"], manifest["files"]
+        records = {name: FileRecord(**record) for name, record in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path / MANIFEST} cannot be read: {error!r}") from error
     if manifest.get("format") != FORMAT or not isinstance(version, int):
         raise ValueError(f"{path / MANIFEST}: format {manifest.get('format')!r}, not {FORMAT!r}")
     if version > FORMAT_VERSION:
@@ -181,16 +231,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path / MANIFEST}: format version {version}; this code reads up to {FORMAT_VERSION}"
         )
     there = {str(entry.relative_to(path)) for entry in path.rglob("*") if entry.is_file()}
-    wanted = set(manifest["files"])
+    wanted = set(records)
     for name in sorted(wanted - there):
         raise FileNotFoundError(f"{path / name} is missing")
     foreign = sorted(there - wanted - {MANIFEST})
     if foreign:
         raise ValueError(f"{path / foreign[0]} does not belong to this checkpoint")
-    for name, wanted_record in manifest["files"].items():
+    for name, record in records.items():
         size = (path / name).stat().st_size
-        if size != wanted_record["size"]:
-            raise ValueError(f"{path / name} has {size} bytes, not {wanted_record['size']}")
+        if size != record.size:
+            raise ValueError(f"{path / name} has {size} bytes, not {record.size}")
     return dict(manifest)
 
 

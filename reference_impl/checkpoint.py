@@ -7,7 +7,6 @@ record of the zip archive has and that torch does not look at when it loads.
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .agreement import CheckpointError, agreed, gather, global_rank
-from .atomic import sync
+from .atomic import replacing
 from .formats import FORMAT, FORMAT_VERSION, format_version
 from .plain import realign_tensor, to_plain
 
@@ -41,13 +40,8 @@ def save_plain(payload: Mapping[str, Any], path: Path) -> None:
 def write_file(path: Path, value: Any) -> None:
     """Replace the file `path` by what `torch.save` makes of `value`, wholly or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
 
 
 def read_plain(path: Path) -> dict[str, Any]:

@@ -25,16 +25,23 @@ def point_to(folder: Path, name: str) -> None:
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint to resume from: what the pointer names, else the newest whole one."""
-    names: list[str] = []
-    if (folder / POINTER).is_file():
-        names.append(str(json.loads((folder / POINTER).read_text())["latest"]))
-    names += [entry.name for entry in reversed(_steps(folder))]
-    for name in names:
+    """The checkpoint to resume from: what the pointer names, else the newest whole one.
+
+    None if there is none, also where there is no such folder: a first run asks as any other.
+    """
+    for name in [*_pointed(folder), *(entry.name for entry in reversed(_steps(folder)))]:
         recover(folder / name)
         if is_whole(folder / name):
             return folder / name
     return None
+
+
+def _pointed(folder: Path) -> list[str]:
+    """What the pointer names; nothing where it is missing or damaged."""
+    try:
+        return [str(json.loads((folder / POINTER).read_text())["latest"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def is_whole(path: Path) -> bool:
@@ -66,11 +73,15 @@ def retain(folder: Path, keep: int, protect: Iterable[Path] = ()) -> list[Path]:
         path.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
         removed.append(path)
+    for left in folder.glob(".step-*.gone-*"):  # by a kill in the middle of this
+        shutil.rmtree(left, ignore_errors=True)
     return removed
 
 
 def _steps(folder: Path) -> list[Path]:
     """Directories ``step-N`` of `folder`, by their number."""
+    if not folder.is_dir():
+        return []
     found = [(STEP.fullmatch(entry.name), entry) for entry in folder.iterdir() if entry.is_dir()]
     return [path for match, path in sorted(((m, p) for m, p in found if m), key=_number)]
 

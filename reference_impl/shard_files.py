@@ -60,6 +60,7 @@ def read_shards(
     def look() -> tuple[dict[str, Any], Any, Metadata]:
         atomic.recover(path)
         manifest = atomic.read_manifest(path)
+        _check_facts(path, manifest)
         atomic.verify(path, manifest, {".metadata", COMMON})
         # Objects are there by the trainer's design or not at all; then none can be smuggled in.
         skeleton = torch.load(
@@ -90,6 +91,13 @@ def read_shards(
         if failed is not None:
             raise failed
         return fit(join(skeleton, targets), own)
+
+
+def _check_facts(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Check what a manifest says of its files beyond their names: nothing else vouches for it."""
+    ranks = sum(name.startswith("rank-") for name in manifest["files"])
+    if manifest.get("world_size") != ranks or not isinstance(manifest.get("objects"), bool):
+        raise ValueError(f"{path / atomic.MANIFEST} does not fit its files")
 
 
 def _fill(targets: dict[str, Tensor], reader: CheckedReader) -> Exception | None:

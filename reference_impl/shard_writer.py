@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from . import atomic, dcp_metadata
-from .agreement import CheckpointError, global_rank, led
+from .agreement import global_rank, led
 from .shard_files import COMMON, rank_file
 from .skeleton import split
 
@@ -51,7 +51,7 @@ def write_shards(
     try:
         task = led(doing, save.plan, save.assign, group)
         led(doing, lambda: save.write(task), save.publish, group)
-    except CheckpointError:
+    except BaseException:  # also of the exchange itself, as where another rank has died
         if save.begun is not None:
             shutil.rmtree(save.begun, ignore_errors=True)
         raise

@@ -97,7 +97,7 @@ class AsyncSaver:
         except Exception as error:
             now.set_exception(error)  # for the thread to tell: the other ranks' wait for ours
         self._pending = self._thread.submit(
-            write_shards, now.result, Path(checkpoint_id), self._group
+            write_shards, now.result, Path(checkpoint_id).absolute(), self._group
         )
 
     def wait(self) -> None:
