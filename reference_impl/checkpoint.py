@@ -113,8 +113,10 @@ def stage_model(
         if key not in saved:
             continue
         value = saved[key]
-        if isinstance(template, Tensor) and isinstance(value, Tensor):
+        if isinstance(template, Tensor) and not is_extra_state(key):
             try:
+                if not isinstance(value, Tensor):
+                    raise ValueError(f"a {type(value).__name__}, expected a tensor")
                 if value.dtype != template.dtype:  # a silent cast loses bits for good
                     raise ValueError(f"dtype {value.dtype}, expected {template.dtype}")
                 value = realign_tensor(value, template, alias=True)  # only copied from
@@ -124,6 +126,11 @@ def stage_model(
     if wrong:
         raise ValueError("the model's state does not fit: " + "; ".join(wrong))
     return staged, LoadReport(missing, unexpected)
+
+
+def is_extra_state(key: str) -> bool:
+    """True for what a module's ``get_extra_state`` gives: only the module knows what fits."""
+    return key.rpartition(".")[2] == "_extra_state"
 
 
 def commit_model(model: nn.Module, staged: Mapping[str, Any]) -> None:

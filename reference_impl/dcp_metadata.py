@@ -16,6 +16,9 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offsets and sizes."""
+
 NAME = ".metadata"
 _ALLOWED = {
     "torch.distributed.checkpoint.metadata": {
@@ -53,15 +56,15 @@ def read_metadata(path: Path) -> Metadata:
         ValueError: it names other code, leaves the directory, or its chunks do not cover
             every tensor exactly once.
     """
-    with (path / NAME).open("rb") as file:
+    with (path / NAME).open("rb") as content:
         try:
-            metadata = _Restricted(file).load()
+            metadata = _Restricted(content).load()
         except Exception as error:  # a damaged pickle raises nearly anything
             raise ValueError(f"{path / NAME} cannot be read: {error}") from error
     if not isinstance(metadata, Metadata):
         raise ValueError(f"{path / NAME} holds a {type(metadata).__name__}")
-    for info in (metadata.storage_data or {}).values():
-        relative = PurePosixPath(info.relative_path)
+    for file in {info.relative_path for info in (metadata.storage_data or {}).values()}:
+        relative = PurePosixPath(file)
         if relative.is_absolute() or ".." in relative.parts:
             raise ValueError(f"{path / NAME} points to {str(relative)!r}, outside the directory")
     for key, entry in metadata.state_dict_metadata.items():
@@ -70,23 +73,32 @@ def read_metadata(path: Path) -> Metadata:
     return metadata
 
 
+def _meet(one: Box, other: Box) -> bool:
+    pairs = zip(*one, *other, strict=True)
+    return all(a < b + m and b < a + n for a, n, b, m in pairs)
+
+
 def _check_tiling(what: str, entry: TensorStorageMetadata) -> None:
     """Chunks inside the tensor, no two overlapping, volumes adding up: tiled exactly once."""
-    boxes = [(tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks if math.prod(c.sizes)]
+    boxes: list[Box] = [
+        (tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks if math.prod(c.sizes)
+    ]
     for offsets, sizes in boxes:
         ends = [start + length for start, length in zip(offsets, sizes, strict=True)]
         if any(end > size for end, size in zip(ends, entry.size, strict=True)):
             raise ValueError(f"{what} has a chunk at {offsets} of {sizes} outside {entry.size}")
-    # Sorted, two boxes that overlap need not be neighbours, but one then starts before the
-    # other has ended along the first dimension: only those are compared.
-    boxes.sort()
-    for index, (offsets, sizes) in enumerate(boxes):
-        for other_offsets, other_sizes in boxes[index + 1 :]:
-            if offsets and other_offsets[0] >= offsets[0] + sizes[0]:
+    # Sorted along one dimension, two boxes that overlap need not be neighbours, but one then
+    # starts there before the other has ended: only those are compared. They are fewest along the
+    # dimension with the most cuts.
+    starts = [len({offsets[dim] for offsets, _ in boxes}) for dim in range(len(entry.size))]
+    along = max(range(len(starts)), key=starts.__getitem__, default=0)
+    boxes.sort(key=lambda box: box[0][along : along + 1])
+    for index, box in enumerate(boxes):
+        for other in map(boxes.__getitem__, range(index + 1, len(boxes))):
+            if starts and other[0][along] >= box[0][along] + box[1][along]:
                 break
-            pairs = zip(offsets, sizes, other_offsets, other_sizes, strict=True)
-            if all(a < b + m and b < a + n for a, n, b, m in pairs):
-                raise ValueError(f"{what} is written twice at {other_offsets}")
+            if _meet(box, other):
+                raise ValueError(f"{what} is written twice at {other[0]}")
     if sum(math.prod(sizes) for _, sizes in boxes) != math.prod(entry.size):
         raise ValueError(f"{what} is not covered by its chunks")
 

@@ -132,13 +132,18 @@ class Ema:
                 self._swap_in()
 
     def _swap_in(self) -> None:
-        backup: dict[str, Tensor] = {}
         with torch.inference_mode(False), torch.no_grad():
-            for fqn, parameter in self.model.named_parameters():
-                mine, theirs = self._local_pair(fqn, parameter)
-                backup[fqn] = theirs.to("cpu", copy=True)
-                theirs.copy_(mine)
-        self._backup = backup
+            pairs = {
+                fqn: self._local_pair(fqn, parameter)
+                for fqn, parameter in self.model.named_parameters()
+            }
+            self._backup = {fqn: live.to("cpu", copy=True) for fqn, (_, live) in pairs.items()}
+            try:
+                for average, live in pairs.values():
+                    live.copy_(average)
+            except BaseException:
+                self._swap_out()  # part of the weights is the average already
+                raise
 
     def _swap_out(self) -> None:
         assert self._backup is not None

@@ -6,17 +6,17 @@ often; it cannot resume a run. One rank reads it: the storage sees one reader, n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .agreement import agreed, gather, global_rank
-from .checkpoint import commit_model, verify_file, write_file
-from .plain import outside_inference, to_plain
+from .checkpoint import commit_model, is_extra_state, verify_file, write_file
+from .plain import outside_inference, realign_tensor, to_plain
 
 
 def save_parameters(model: nn.Module, path: Path) -> None:
@@ -43,38 +43,42 @@ def load_parameters(model: nn.Module, path: Path) -> None:
             verify_file(path)
             # Nothing but tensors by design, so nothing but tensors is unpickled.
             saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["model"]
-            shapes = {key: torch.empty_like(value, device="meta") for key, value in saved.items()}
-            _check(live, shapes)
+            _check(live, saved)
     staged: dict[str, Any] = {}
     for key, template in live.items():
-        if isinstance(template, Tensor):
+        if isinstance(template, Tensor) and not is_extra_state(key):
             staged[key] = _received(saved.get(key), template)
         else:
             staged[key] = gather(saved.get(key))[0]
     commit_model(model, staged)
 
 
-def _check(live: dict[str, Any], saved: dict[str, Tensor]) -> None:
+def _check(live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     wrong = [f"missing {key!r}" for key in live if key not in saved]
     wrong += [f"unexpected {key!r}" for key in saved if key not in live]
-    wrong += [
-        f"{key!r}: {value.dtype} {tuple(value.shape)}, expected {old.dtype} {tuple(old.shape)}"
-        for key, value in saved.items()
-        if isinstance(old := live.get(key), Tensor)
-        and (value.shape != old.shape or value.dtype != old.dtype)
-    ]
+    for key, value in saved.items():
+        old = live.get(key)
+        if isinstance(old, Tensor) and not is_extra_state(key) and _kind(value) != _kind(old):
+            wrong.append(f"{key!r}: {_kind(value)}, expected {_kind(old)}")
     if wrong:
         raise ValueError("the model's state does not fit: " + "; ".join(wrong))
 
 
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
 def _received(value: Tensor | None, template: Tensor) -> Tensor:
-    """Rank 0's `value` in the layout of `template`, on every rank."""
+    """Rank 0's `value` in the layout of `template`, on every rank.
+
+    Not `distribute_tensor` of what rank 0 has: that sends what the first rank of the mesh has,
+    which is another one where a mesh does not begin with rank 0.
+    """
     if value is None:
         value = torch.empty(template.shape, dtype=template.dtype)
-    if isinstance(template, DTensor):
-        mesh = template.device_mesh
-        return distribute_tensor(value.to(mesh.device_type), mesh, template.placements)
-    value = value.to(template.device, copy=True)
+    value = value.to(template.device, copy=True).contiguous()
     if dist.is_initialized():
         dist.broadcast(value, 0)
-    return value
+    return realign_tensor(value, template)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -76,17 +77,18 @@ def stage_optimizer(
             f"the optimizer's parameters differ: {sorted(known - listed)} are not in the file,"
             f" {sorted(listed - known)} are only there"
         )
+    groups = [_saved_group(fqns, saved["param_groups"]) for fqns in names]
     state: dict[Tensor, State] = {}
-    for fqns, group in zip(names, optimizer.param_groups, strict=True):
+    for fqns, group, options in zip(names, optimizer.param_groups, groups, strict=True):
+        on_device = bool(options.get("capturable") or options.get("fused"))
         for fqn, parameter in zip(fqns, group["params"], strict=True):
             # Without an entry the parameter had not been stepped; then it has no state here.
             if fqn in saved["state"]:
                 live = optimizer.state.get(parameter, {})
                 state[parameter] = {
-                    entry: _laid_out(entry, value, fqn, parameter, live.get(entry))
+                    entry: _laid_out(entry, value, fqn, parameter, live.get(entry), on_device)
                     for entry, value in saved["state"][fqn].items()
                 }
-    groups = [_saved_group(fqns, saved["param_groups"]) for fqns in names]
     return StagedOptimizer(state, groups)
 
 
@@ -158,8 +160,15 @@ def name_integer_keys(
     }
 
 
-def _laid_out(entry: str, value: Any, fqn: str, parameter: Tensor, live: Any) -> Any:
-    """A state tensor laid out like its parameter; scalars and other values stay what they are."""
+def _laid_out(
+    entry: str, value: Any, fqn: str, parameter: Tensor, live: Any, on_device: bool
+) -> Any:
+    """A state tensor laid out like its parameter; scalars and other values stay what they are.
+
+    Args:
+        on_device: the group is ``capturable`` or ``fused``, whose kernels read the step count on
+            the parameter's device; all others want it on the CPU.
+    """
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
     if value.shape == parameter.shape and not (entry == "step" and value.ndim == 0):
@@ -171,7 +180,8 @@ def _laid_out(entry: str, value: Any, fqn: str, parameter: Tensor, live: Any) ->
         raise ValueError(
             f"{entry!r} of {fqn!r} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}"
         )
-    return value.detach().to(live.device if isinstance(live, Tensor) else "cpu").clone()
+    device = torch.device("cpu") if entry == "step" and not on_device else parameter.device
+    return value.detach().to(live.device if isinstance(live, Tensor) else device).clone()
 
 
 def _saved_group(fqns: list[str], saved: list[State]) -> State:

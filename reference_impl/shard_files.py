@@ -8,6 +8,7 @@ not a tensor and the same for all ranks, ``rank-R.pt`` what each rank has of its
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,7 +122,9 @@ def _targets(metadata: Metadata, live: Mapping[str, Tensor]) -> dict[str, Tensor
     """Empty tensors to read into. Their dtype is the file's: into another DCP casts, silently."""
     entries: dict[str, TensorStorageMetadata] = {}
     templates: dict[str, DTensor] = {}
-    wanted: dict[str, tuple[Tensor, torch.dtype]] = {}
+    # By the first name: what lies in one block is dropped together, as a model is that has been
+    # copied into the live one, while an optimizer's state goes on living.
+    wanted: dict[str, dict[str, tuple[Tensor, torch.dtype]]] = defaultdict(dict)
     for key, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
             raise ValueError(f"{key!r} is not a tensor")
@@ -131,12 +134,14 @@ def _targets(metadata: Metadata, live: Mapping[str, Tensor]) -> dict[str, Tensor
             part = template.to_local()
         else:
             part = torch.empty(entry.size, device="meta")
-        entries[key], wanted[key] = entry, (part, entry.properties.dtype)
+        entries[key] = entry
+        wanted[key.partition(".")[0]][key] = (part, entry.properties.dtype)
     return {
         key: global_dtensor(part, layout.device_mesh, layout.placements, entries[key].size)
         if (layout := templates.get(key)) is not None
         else part
-        for key, part in empty_tensors(wanted).items()
+        for together in wanted.values()
+        for key, part in empty_tensors(together).items()
     }
 
 
