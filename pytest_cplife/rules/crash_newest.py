@@ -14,6 +14,8 @@ from pytest_cplife.rules.phases import completes
 from pytest_cplife.rules.registry import rule
 
 _NEEDS = ("save_into", "load_newest")
+_NONE = "load_newest() finds no checkpoint"
+_WITHOUT = "without a file"
 
 
 @rule(
@@ -89,6 +91,35 @@ def newest_stay(case: Case) -> Iterator[Finding]:
     else:
         saved = (saving.at(full.name),)
         yield from Generations(case, saved, loading, _lossy(case)).judge(full)
+
+
+@rule(
+    "CRASH-39",
+    "a newest checkpoint that lacks a file is passed over or refused",
+    statement="Where a file of the newest checkpoint is missing, load_newest() restores an older"
+    " one, whole, or ends in an exception, on all ranks alike; it does not say that there is none.",
+    why="A copy that was not finished, or a clean-up by hand, sets the run back to step 0, and the"
+    " checkpoint before it is removed by the next saves.",
+    cause="A pointer to what is gone that is taken for no pointer, or ranks of which each looks for"
+    " its own file.",
+    runs=("advancing", "found"),
+    needs=_NEEDS,
+    presumes=("CRASH-29", "CRASH-30"),
+)
+def lacking_passed_over(case: Case) -> Iterator[Finding]:
+    yield from completes(case, "CRASH-39", "found")
+    saving, loading = case["advancing"], case["found"]
+    outcomes = loading.fact(f"{_WITHOUT}: refused")
+    added, left = told(saving, "added"), set(told(saving, "left"))
+    there = [number for number, name in enumerate(added, start=1) if name in left]
+    which = told(loading, f"{_WITHOUT}: which")
+    denying = tuple(rank for rank, outcome in enumerate(outcomes) if _NONE in outcome)
+    if denying and len(there) > 1:
+        yield Violation(which, "an older checkpoint, or an exception", _NONE, "found", denying)
+        return
+    saved = tuple(saving.at(f"generation {number}") for number in there)
+    judge = Generations(case, saved, loading, _lossy(case))
+    yield from judge.judge_load(which, _WITHOUT, outcomes, refusal_is_right=True)
 
 
 def _lossy(case: Case) -> frozenset[str]:

@@ -327,6 +327,8 @@ OWNERS |= {
     ("found", "start"): "CRASH-29",
     ("found", "load"): "CRASH-29",
     ("found", "load an interrupted save"): "CRASH-30",
+    ("found", "take away"): "CRASH-39",
+    ("found", "load without a file"): "CRASH-39",
     ("found", "close"): "CRASH-29",
     ("moved", "put back"): "CRASH-32",
     ("moved", "start"): "CRASH-32",

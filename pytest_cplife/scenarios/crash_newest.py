@@ -16,10 +16,16 @@ from pytest_cplife.scenarios.crash import recover
 from pytest_cplife.scenarios.crash_faults import below, listening
 from pytest_cplife.scenarios.crash_kinds import Kind, attempt, book_of, train
 from pytest_cplife.scenarios.crash_states import Watch, choose
+from pytest_cplife.scenarios.editing import offer
 from pytest_cplife.scenarios.meeting import Meeting, meeting
 from pytest_cplife.scenarios.order import Order, Stage, set_stage
 from pytest_cplife.scenarios.replacing import come_together
 
+NONE = "load_newest() finds no checkpoint"
+NEWEST_ENTRY = "newest"
+"""The list in the book that tells which entry of the folder the newest checkpoint is."""
+WITHOUT = "without a file"
+"""The moment after a load from a folder whose newest checkpoint lacks a file."""
 _GENERATIONS = 4
 _WATCHED = (2, _GENERATIONS)
 """The first save beside another, and one in which an old checkpoint may be removed."""
@@ -30,7 +36,7 @@ _HEAD_START = 0.3
 
 def _load_newest(run: TrainingRun, folder: Path) -> None:
     if not run.load_newest(folder):
-        raise FileNotFoundError("load_newest() finds no checkpoint")
+        raise FileNotFoundError(NONE)
 
 
 NEWEST = Kind(("save_into", "load_newest"), lambda run, folder: run.save_into(folder), _load_newest)
@@ -81,14 +87,53 @@ def advancing(rank: Rank, order: Order) -> None:
         if rank.rank == 0:
             full = FolderState(name, book.keep(folder.parent), tree_digest(folder), False)
             book.write([last, full, *choose(together, _STATES)])
+            newest = added[-1] if added[-1] in left else ""
+            book.write([FolderState(newest, last.tree, "", False)], NEWEST_ENTRY)
             stage.recorder.fact("added", added)
             stage.recorder.fact("left", sorted(left))
     stage.close(run)
 
 
 def finding(rank: Rank, order: Order) -> None:
-    """In fresh processes: load the newest of what was in the folder at an instant."""
+    """In fresh processes: load the newest of what was in the folder at an instant.
+
+    Then once more from the undisturbed folder, of whose newest checkpoint a file has gone missing.
+    """
     recover(rank, order, NEWEST)
+    _without_a_file(set_stage(rank, order))
+
+
+def _without_a_file(stage: Stage) -> None:
+    path = stage.order.source
+    assert path is not None
+    book = book_of(path)
+    (newest,) = book.read(NEWEST_ENTRY)
+    if not newest.name:
+        why = "save_into() adds nothing that stays, of which a file could be missing"
+        stage.recorder.absent(why, WITHOUT, f"{WITHOUT}: refused", f"{WITHOUT}: which")
+        return
+    if stage.rank.rank == 0:
+        with stage.recorder.phase("take away"):
+            book.put_back(newest.tree, path.parent)
+            stage.recorder.fact(f"{WITHOUT}: which", _take_away(path / newest.name, path))
+    run = stage.start()
+    with meeting() as all_ranks:
+        all_ranks.wait()
+        with stage.recorder.phase("load without a file"):
+            outcome = offer(lambda: _load_newest(run, path), run)
+            all_ranks.wait()
+    stage.recorder.fact(f"{WITHOUT}: refused", outcome)
+    if not outcome:
+        stage.recorder.moment(WITHOUT, run)
+    stage.close(run)
+
+
+def _take_away(checkpoint: Path, folder: Path) -> str:
+    """Remove the largest file of a checkpoint; its name."""
+    files = [each for each in sorted(checkpoint.rglob("*")) if each.is_file()]
+    victim = max(files, key=lambda each: each.stat().st_size, default=checkpoint)
+    victim.unlink()
+    return str(victim.relative_to(folder))
 
 
 def _first(stage: Stage, all_ranks: Meeting, run: TrainingRun, folder: Path) -> str:

@@ -86,6 +86,17 @@ class RemovesTooEarly(keeping.Keeping):
         super().save_into(folder)
 
 
+@plant(keeping.Adapter, rule="CRASH-39", subject="step-4.pt", mesh="fsdp=2")
+class BeginsAnewBesideAnOlder(keeping.Keeping):
+    """A pointer to a checkpoint that is gone is taken for none, as before the first save."""
+
+    def load_newest(self, folder: Path) -> bool:
+        pointer = folder / keeping.POINTER
+        if not pointer.exists() or not (folder / pointer.read_text()).exists():
+            return False
+        return super().load_newest(folder)
+
+
 @plant(keeping.Adapter, rule="CRASH-31", subject="step-1.pt", mesh="fsdp=2")
 class KeepsTheFirst(keeping.Keeping):
     """The first checkpoint counts among those that are kept."""
