@@ -71,7 +71,9 @@ def _do(stage: Stage, run: TrainingRun, life: Life, step: Step, name: str) -> No
             # What a step draws depends on which step it is and on nothing else, so that a run
             # that was stopped can be held against one that never was.
             stage.seed(1 + run.global_step)
-            run.train(1)
+            with stage.recorder.own_draws(f"{name} {count}"):
+                run.train(1)
+            stage.recorder.samples(f"{name} {count}", run)
             stage.recorder.moment(f"{name} {count}", run)
         return
     if step.operation == "save":

@@ -10,11 +10,12 @@ from pytest_cplife.adapter import LifecycleAdapter
 from pytest_cplife.evidence.assemble import Assembler, CannotAssemble
 from pytest_cplife.evidence.run import Moment
 from pytest_cplife.evidence.store import TensorStore
+from pytest_cplife.fuzz.draws import Draws
 from pytest_cplife.fuzz.life import label
 from pytest_cplife.fuzz.lives import Chapter, Lived, Lives, Past
 from pytest_cplife.fuzz.plans import SAVES, Plan, Step
 from pytest_cplife.fuzz.stage import FuzzStage
-from pytest_cplife.fuzz.trajectory import Trajectories, same_state
+from pytest_cplife.fuzz.trajectory import Trajectories, model_mesh, same_state
 from pytest_cplife.loading import load_adapter
 from pytest_cplife.mesh import MeshSpec
 from pytest_cplife.rules.common import replicas_agree, same_layout
@@ -23,10 +24,17 @@ from pytest_cplife.rules.model import Violation
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known of a state: what it looked like, and all the meshes it has been on."""
+    """What is known of a state.
+
+    Attributes:
+        moment: what it looked like.
+        meshes: all that it has been on.
+        unknown: it has trained on noise that the model has not; where it has to be nobody knows.
+    """
 
     moment: Moment
     meshes: frozenset[MeshSpec]
+    unknown: bool = False
 
 
 @dataclass(slots=True)
@@ -85,6 +93,7 @@ class Lifecycle:
             usual=sum(stage.steps),
             bitwise=self.adapter.bitwise_resume,
         )
+        self._drawn: dict[MeshSpec, list[Draws]] = {}
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -157,13 +166,14 @@ class Lifecycle:
         yield list(self._on_course(state, "start", start))
         if chapter.source is not None:
             loaded = saved.states[chapter.source.slot]
-            state = _State(moments["load"], loaded.meshes | {spec})
+            state = _State(moments["load"], loaded.meshes | {spec}, loaded.unknown)
             yield list(self._came_back(loaded, state, "restart", start))
         for number, step in enumerate(chapter.steps):
             name = label(number, step)
             if step.operation == "train":
                 for count in range(step.count * self.lives.unit):
-                    state = _State(moments[f"{name} {count}"], state.meshes)
+                    drawn = Draws.of(lived.journals, f"{name} {count}")
+                    state = self._trained(state, moments[f"{name} {count}"], drawn)
                     yield list(self._on_course(state, "train", start))
                 continue
             if name not in moments:
@@ -175,15 +185,29 @@ class Lifecycle:
                     saved.write(step, state)
             elif step.operation == "load":
                 loaded = saved.states[step.slot]
-                state = _State(after, loaded.meshes | {spec})
+                state = _State(after, loaded.meshes | {spec}, loaded.unknown)
                 yield list(self._came_back(loaded, state, "load", start))
             elif step.operation == "swap_ema":
                 yield list(self._swapped(state, moments[f"{name} inside"], after))
         return len(chapter.steps)
 
+    def _trained(self, before: _State, moment: Moment, drawn: Draws) -> _State:
+        """The state after a step that has drawn what `drawn` says."""
+        meshes, unknown = before.meshes, before.unknown
+        if drawn.states and not unknown:
+            spec, step = model_mesh(meshes), moment.ranks[0].counters["global_step"]
+            self.trajectories.at(spec, step)
+            unknown = drawn.otherwise(
+                self._drawn[spec][:step],
+                crossed=len(meshes) > 1,
+                policy=self.adapter.rng_policy,
+            )
+        return _State(moment, meshes, unknown)
+
     def _on_course(self, state: _State, what: str, start: Moment) -> Iterator[Violation]:
         step = state.moment.ranks[0].counters["global_step"]
-        yield from self.trajectories.off_course(state.moment, step, state.meshes, what)
+        if not state.unknown:
+            yield from self.trajectories.off_course(state.moment, step, state.meshes, what)
         yield from self._sound(state, what, start)
 
     def _came_back(
@@ -213,8 +237,10 @@ class Lifecycle:
         lived = self.lives.alone(Chapter(spec, (Step("train", count=units),)), nudged=nudged)
         if lived.failure is not None:
             raise _Ended(lived.violation)
-        moments, made = lived.moments, range(units * self.lives.unit)
-        return [moments["start"], *(moments[f"0 train {count}"] for count in made)]
+        moments, made = lived.moments, [f"0 train {n}" for n in range(units * self.lives.unit)]
+        if len(made) > len(self._drawn.get(spec, ())):
+            self._drawn[spec] = [Draws.of(lived.journals, name) for name in made]
+        return [moments["start"], *(moments[name] for name in made)]
 
 
 def _until_restart(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -7,12 +7,13 @@ model knows nothing of saving and loading, and shares nothing with what is judge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import torch
 
 from pytest_cplife.evidence.assemble import Assembler
+from pytest_cplife.evidence.compare import as_doubles
 from pytest_cplife.evidence.records import TensorRecord
 from pytest_cplife.evidence.run import Moment
 from pytest_cplife.mesh import MeshSpec
@@ -71,7 +72,7 @@ class Trajectories:
         Args:
             meshes: all that this state has been on.
         """
-        spec = next(iter(sorted(meshes, key=str)))
+        spec = model_mesh(meshes)
         model = self.at(spec, step)
         if len(meshes) == 1:
             other = list(same_state(self.assembler, model, seen, moment))
@@ -123,13 +124,20 @@ class Trajectories:
         return self._noise[key]
 
     def full(self, moment: Moment, name: str) -> torch.Tensor:
-        return self.assembler.full(moment.parameters[name]).to(torch.float64)
+        return as_doubles(self.assembler.full(moment.parameters[name]))
+
+
+def model_mesh(meshes: Collection[MeshSpec]) -> MeshSpec:
+    """The mesh whose uninterrupted run is the model for a state that has been on `meshes`."""
+    return min(meshes, key=str)
 
 
 def _rounding(records: list[TensorRecord]) -> float:
     """In few bits one rounding that falls the other way is more than the meshes' usual noise."""
     dtype = getattr(torch, records[0].dtype.removeprefix("torch."))
-    return max(_ROUNDING, torch.finfo(dtype).eps / 2) if dtype.is_floating_point else _ROUNDING
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return _ROUNDING
+    return max(_ROUNDING, torch.finfo(dtype).eps / 2)
 
 
 def _norm(tensor: torch.Tensor) -> float:

@@ -105,3 +105,11 @@ class ReplaysOwnNoise(own_noise.FreshRun):
         step, self.global_step = self.global_step, 0
         super().seed()
         self.global_step = step
+
+
+@plant(own_noise.Kept, rule="GO-02", subject="embed.weight", mesh="fsdp=2")
+class ForgetsOwnNoise(own_noise.KeptRun):
+    """The state of a generator of the trainer's own is in the file, and nobody reads it."""
+
+    def restore_extra(self, payload: Mapping[str, Any]) -> None:
+        pass
