@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pytest_cplife.scenarios import (
     background,
     crash,
+    crash_failing,
+    crash_killed,
     crash_moved,
     crash_newest,
     crash_spoiled,
@@ -225,7 +227,11 @@ RUNS = {
         ),
         # Where a save replaces nothing, and does not refuse it, that is told by itself.
         RunKind(
-            "failing", crash.failing, presumes="overwriting", source_phase="replace", patience=6
+            "failing",
+            crash_failing.failing,
+            presumes="overwriting",
+            source_phase="replace",
+            patience=6,
         ),
         RunKind(
             "retried",
@@ -236,9 +242,13 @@ RUNS = {
             patience=4,
         ),
         RunKind(
-            "killed", crash.killed, lane="crash", presumes="overwriting", source_phase="replace"
+            "killed",
+            crash_killed.killed,
+            lane="crash",
+            presumes="overwriting",
+            source_phase="replace",
         ),
-        RunKind("restarted", crash.restarting, lane="resume", after="killed"),
+        RunKind("restarted", crash_killed.restarting, lane="resume", after="killed"),
         RunKind("overwriting sharded", crash.overwriting_sharded),
         RunKind(
             "recovered sharded",
@@ -250,7 +260,7 @@ RUNS = {
         ),
         RunKind(
             "failing sharded",
-            crash.failing_sharded,
+            crash_failing.failing_sharded,
             presumes="overwriting sharded",
             source_phase="replace",
             patience=6,
@@ -265,13 +275,16 @@ RUNS = {
         ),
         RunKind(
             "killed sharded",
-            crash.killed_sharded,
+            crash_killed.killed_sharded,
             lane="crash",
             presumes="overwriting sharded",
             source_phase="replace",
         ),
         RunKind(
-            "restarted sharded", crash.restarting_sharded, lane="resume", after="killed sharded"
+            "restarted sharded",
+            crash_killed.restarting_sharded,
+            lane="resume",
+            after="killed sharded",
         ),
         RunKind(
             "moved over",
