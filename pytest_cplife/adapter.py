@@ -293,7 +293,11 @@ class LifecycleAdapter(ABC):
     uninterrupted run and after :meth:`TrainingRun.ready` of the resumed one, and once more a step
     later, so that the two can be compared with dropout on. Of such seeds, ranks whose stream was
     the same when `start` returned get the same one, and ranks whose streams differed get different
-    ones. Some comparisons (fuzzing, a second set of streams) seed under any policy."""
+    ones. Some comparisons (fuzzing, a second set of streams) seed under any policy.
+
+    Generators of the trainer's own the suite leaves alone. Under ``"offset"`` a load may seed them
+    afresh: steps that differ by that are not covered, where :meth:`TrainingRun.sample_ids` says
+    that the samples are the same."""
     ema_spec: EmaSpec | None = None
     """The rule of the average; None with a run that has one: the decay is inferred."""
     save_points: Literal["any", "epoch_end"] = "any"
