@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,11 @@ def test_a_relative_path_is_of_the_moment_it_was_given(
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    saver = AsyncSaver()
+    saver, returned = AsyncSaver(), threading.Event()
+    saver._thread.submit(returned.wait)
     saver._thread.submit(os.chdir, tmp_path / "elsewhere")
     saver.save({"n": 1}, "saved")
+    returned.set()
     saver.close()
     assert names(tmp_path) == ["elsewhere", "saved"]
 
