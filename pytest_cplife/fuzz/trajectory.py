@@ -7,6 +7,7 @@ model knows nothing of saving and loading, and shares nothing with what is judge
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -86,7 +87,7 @@ class Trajectories:
             if name not in seen.parameters:
                 continue
             wanted, found = self.full(model, name), self.full(seen, name)
-            budget = _SAFETY * noise[name] + _rounding(model.parameters[name]) * _norm(wanted)
+            budget = _SAFETY * noise[name] + _rounding(records) * _norm(wanted)
             distance = _norm(found - wanted)
             # Where the meshes themselves are as far apart as a step is long nothing can be told.
             blind = budget > 0.5 * _norm(wanted - self.full(before, name))
@@ -104,6 +105,9 @@ class Trajectories:
     def noise(self, step: int, alone: MeshSpec | None = None) -> dict[str, float]:
         """How far apart the meshes' uninterrupted runs are after `step` steps, by parameter.
 
+        At least the median over the parameters of the share of its movement by which one is apart:
+        a parameter of one element may by luck be where it is on another mesh, or under other noise.
+
         Args:
             alone: the mesh of a state that has been on no other, and differs all the same: what
                 rounding makes of a run there counts as well.
@@ -113,13 +117,22 @@ class Trajectories:
             moments = [self.at(spec, step) for spec in self.meshes]
             if alone is not None:
                 moments.append(self.at(alone, step, nudged=True))
-            self._noise[key] = {
+            apart = {
                 name: max(
                     _norm(self.full(a, name) - self.full(b, name))
                     for i, a in enumerate(moments)
                     for b in moments[i:]
                 )
                 for name in moments[0].parameters
+            }
+            start = self.at(self.meshes[0], 0)
+            moved = {
+                name: _norm(self.full(moments[0], name) - self.full(start, name)) for name in apart
+            }
+            shares = [apart[name] / move for name, move in moved.items() if move > 0]
+            share = statistics.median(shares) if shares else 0.0
+            self._noise[key] = {
+                name: max(distance, share * moved[name]) for name, distance in apart.items()
             }
         return self._noise[key]
 

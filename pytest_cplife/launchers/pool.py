@@ -25,6 +25,8 @@ from pytest_cplife.launchers.worker import serve
 _PARENT_ENDS: set[Channel] = set()
 _REAP_SECONDS = 30.0
 _LOG_TAIL = 8000
+_LOG_HEAD = 1000
+_FATAL = b"Fatal Python error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,16 @@ class Pool:
 
 
 def log_tail(spec: PoolSpec, rank: int) -> str:
-    """The end of a rank's output."""
+    """The end of a rank's output, and what it died of where the dump of its stacks is longer."""
     try:
-        text = Path(spec.log(rank)).read_bytes()[-_LOG_TAIL:]
+        output = Path(spec.log(rank)).read_bytes()
     except FileNotFoundError:
         return ""
+    text = output[-_LOG_TAIL:]
+    # C++ says why it aborts on the lines before Python's own, and the stacks come after both.
+    fatal = output.rfind(_FATAL)
+    if 0 <= fatal < len(output) - _LOG_TAIL:
+        text = output[max(fatal - _LOG_HEAD, 0) : fatal + _LOG_HEAD] + b"\n[...]\n" + text
     return text.decode(errors="replace")
 
 

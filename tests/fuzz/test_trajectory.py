@@ -33,3 +33,28 @@ def test_all_of_a_number_counts(tmp_path: Path, seen: list[Any], found: list[str
     model = Trajectories(lambda spec, count, nudged: steps, lab.assembler, (ONE, TWO), usual=1)
     violations = model.off_course(moment(*seen), 1, frozenset((ONE, TWO)), "train")
     assert [violation.subject for violation in violations] == found
+
+
+def test_luck_of_one_element_is_no_budget(tmp_path: Path) -> None:
+    """Where the meshes are apart by noise, one weight that happens to agree may be apart as well."""
+    lab = Lab(TensorStore(tmp_path))
+
+    def moment(gain: float, others: float) -> Moment:
+        table = {name: lab.sharded([others, others]) for name in "abc"}
+        state = lab.snapshots(parameters={"gain": lab.plain(gain), **table})
+        return Moment("plan", "train", tuple(state))
+
+    steps = {
+        ONE: [moment(0.0, 0.0), moment(0.5, 0.5), moment(1.0, 1.0)],
+        TWO: [moment(0.0, 0.0), moment(0.5, 0.5), moment(1.0, 1.03)],
+    }
+
+    def found(gain: float) -> list[str]:
+        model = Trajectories(
+            lambda spec, count, nudged: steps[spec], lab.assembler, (ONE, TWO), usual=2
+        )
+        seen = model.off_course(moment(gain, 1.01), 2, frozenset((ONE, TWO)), "train")
+        return [violation.subject for violation in seen]
+
+    assert found(1.05) == []
+    assert found(1.2) == ["gain"]
