@@ -36,7 +36,7 @@ def test_all_of_a_number_counts(tmp_path: Path, seen: list[Any], found: list[str
 
 
 def test_luck_of_one_element_is_no_budget(tmp_path: Path) -> None:
-    """Where the meshes are apart by noise, one weight that happens to agree may be apart as well."""
+    """Where noise sets the meshes apart, a weight that happens to agree may be apart as well."""
     lab = Lab(TensorStore(tmp_path))
 
     def moment(gain: float, others: float) -> Moment:
